@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use cluster::{Client, Clock};
 use driver::Bounds;
+use flags::{Bind, BindHost};
 use grpc::capabilities::Capabilities;
 use net::env_proxy::EnvProxy;
 use net::tls::{CaSource, ClientTls, ClientTlsOptions, TlsError};
@@ -70,35 +71,35 @@ impl Agent {
         ops: &OpsRuntime,
     ) -> Result<Self> {
         let (version, flags) = (env!("CARGO_PKG_VERSION"), &config.changed_flags);
-        let facts = Facts::new("proxy-agent", version, &config.agent_id, flags, verbosity);
+        let facts = Facts::new("proxy-agent", version, &config.servers.agent_id, flags, verbosity);
         let metrics = Metrics::new(&mut registry);
         let tracer = config.records.otlp_endpoint.clone().map(|collector| {
-            let service = ("konnectivity-agent", config.agent_id.clone());
+            let service = ("konnectivity-agent", config.servers.agent_id.clone());
             let settings = TraceSettings { collector, ratio: config.records.otlp_sample_ratio, service };
             Tracer::start(settings, &mut registry, PREFIX, ops.handle())
         });
         let (resolver, results) = (SystemResolver::default(), metrics.lookups.clone());
         let resolver: Resolver = Arc::new(Counted { resolver, results });
         let policy = DestinationPolicy {
-            cloud_metadata: config.allow_cloud_metadata,
-            deny: config.deny_destinations.clone(),
-            allow: config.allow_destinations.clone(),
+            cloud_metadata: config.servers.allow_cloud_metadata,
+            deny: config.servers.deny_destinations.clone(),
+            allow: config.servers.allow_destinations.clone(),
         };
         let bounds = Bounds::new(config.flow.connection_memory_limit, config.flow.memory_limit);
         metrics.queued_bytes_limit.set(bounds.memory.limit() as i64);
         let dialer = Dialer::new(Arc::clone(&resolver), policy);
-        let links = Links::new(&config.agent_id, dialer, bounds, metrics.clone(), records)
+        let links = Links::new(&config.servers.agent_id, dialer, bounds, metrics.clone(), records)
             .traced(tracer.unwrap_or_default());
         let metadata = AgentMetadata::new(
-            &config.agent_id,
-            config.agent_identifiers.text(),
-            config.service_account_token_path.clone(),
+            &config.servers.agent_id,
+            config.servers.agent_identifiers.text(),
+            config.servers.service_account_token_path.clone(),
             Capabilities::supported(config.flow.connection_flow_control)
-                .with_lanes((config.lanes > 1).then(rand::random)),
+                .with_lanes((config.servers.lanes > 1).then(rand::random)),
         )
         .context("--agent-id or --agent-identifiers")?;
         let tls = tls(&config, &metrics)?;
-        let every = config.certificate_reload_interval;
+        let every = config.servers.certificate_reload_interval;
         let of_servers = keep_fresh(ops.handle(), tls.clone(), SERVERS, every, &metrics.certificates);
         facts.certificates(SERVERS, tls.clone());
         let (in_flight, open) = (links.in_flight(), links.open());
@@ -124,9 +125,9 @@ impl Agent {
         let settings = SyncSettings {
             interval: config.sync_interval,
             cap: config.sync_interval_cap,
-            forever: config.sync_forever,
-            count_source: config.server_count_source,
-            lanes: config.lanes,
+            forever: config.servers.sync_forever,
+            count_source: config.servers.server_count_source,
+            lanes: config.servers.lanes,
         };
         let leased = client.is_some().then(|| counted.clone());
         let status = StatusSources { facts, metrics: metrics.clone(), open, leased };
@@ -143,12 +144,12 @@ impl Agent {
         let servers = self.config.proxy_servers.iter();
         let servers: Vec<String> = servers.map(|server| format!("{}:{}", server.host, server.port)).collect();
         tracing::info!(
-            agent_id = self.config.agent_id,
+            agent_id = self.config.servers.agent_id,
             proxy_server = servers.join(","),
             "Proxy agent is running"
         );
         let (drain, stop) = (CancellationToken::new(), CancellationToken::new());
-        let drain_timeout = self.config.drain_timeout;
+        let drain_timeout = self.config.ports.drain_timeout;
         let watch_signals = async {
             signals.first().await;
             self.draining.store(true, Ordering::Release);
@@ -187,10 +188,10 @@ async fn drained(signals: &Signals, limit: Option<Duration>, in_flight: &InFligh
 
 fn tls(config: &Config, metrics: &Metrics) -> Result<ClientTls> {
     let options = ClientTlsOptions {
-        ca: config.ca.clone().map_or(CaSource::System, CaSource::File),
-        identity: config.certificate.as_ref().map(|pair| (pair.cert.clone(), pair.key.clone())),
+        ca: config.servers.ca_cert.clone().map_or(CaSource::System, CaSource::File),
+        identity: config.certificate.clone(),
         server_names: config.proxy_servers.iter().map(|server| server.host.clone()).collect(),
-        alpn_extras: config.alpn_protos.iter().map(|name| name.as_bytes().to_vec()).collect(),
+        alpn_extras: config.servers.alpn_proto.iter().map(|name| name.as_bytes().to_vec()).collect(),
     };
     ClientTls::load(options, metrics.legacy_certificates.observer()).map_err(|error| {
         let flags = match &error {
@@ -203,7 +204,7 @@ fn tls(config: &Config, metrics: &Metrics) -> Result<ClientTls> {
 
 /// The Kubernetes API client, if the agent counts leases.
 fn lease_client(config: &Config) -> Result<Option<Client>> {
-    if !config.leases.counted {
+    if !config.kube.count_server_leases {
         return Ok(None);
     }
     let api = cluster::Config::load(config.kube.kubeconfig.as_deref()).context("--kubeconfig")?;
@@ -212,9 +213,9 @@ fn lease_client(config: &Config) -> Result<Option<Client>> {
     }
     tracing::info!(
         api = %api,
-        namespace = config.leases.namespace,
-        selector = %config.leases.selector,
-        asked_for = config.kube.content_type,
+        namespace = config.kube.lease_namespace,
+        selector = %config.kube.lease_label_selector,
+        asked_for = config.kube.kube_api_content_type,
         "Servers are counted by their leases; requests to the Kubernetes API are JSON"
     );
     Ok(Some(Client::new(api, "proxy-agent", 0.0, 0)))
@@ -228,10 +229,13 @@ fn count_leases(
     metrics: &Metrics,
     ops: &OpsRuntime,
 ) -> watch::Receiver<Option<Leased>> {
-    let settings =
-        CounterSettings { selector: config.leases.selector.clone(), clock: Clock::system(), speedup: 1 };
+    let settings = CounterSettings {
+        selector: config.kube.lease_label_selector.clone(),
+        clock: Clock::system(),
+        speedup: 1,
+    };
     let (counter, counted) =
-        LeaseCounter::new(client.leases(&config.leases.namespace), settings, metrics.clone());
+        LeaseCounter::new(client.leases(&config.kube.lease_namespace), settings, metrics.clone());
     ops.handle().spawn(counter.run());
     counted
 }
@@ -259,7 +263,7 @@ fn serve_ports(
     ops: &OpsRuntime,
 ) -> Vec<ServerHandle> {
     let (facts, exposition) = (status.facts.clone(), Exposition::new(registry));
-    let (wanted, draining) = (config.min_ready_servers, Arc::clone(draining));
+    let (wanted, draining) = (config.ports.min_ready_servers, Arc::clone(draining));
     let readiness = move || {
         let servers = servers.borrow().clone();
         let draining = draining.load(Ordering::Acquire);
@@ -270,13 +274,24 @@ fn serve_ports(
         ]
     };
     let health = health::agent(readiness.clone(), exposition);
-    let source = StatusPort::new(status.source(readiness), &config.admin.host, config.status_on_any_address);
-    let admin = admin::with_status(admin::agent(config.health.port, config.profiling), source);
+    let source = StatusPort::new(
+        status.source(readiness),
+        &config.ports.admin_bind_address,
+        config.profiling.status_on_any_address,
+    );
+    let admin = admin::with_status(
+        admin::agent(config.ports.health_server_port, config.profiling.enable_profiling),
+        source,
+    );
     let admin = with_verbosity(admin, facts.verbosity());
-    let serve = |name, bind, routes| {
+    let serve = |name, (host, port): (&BindHost, u16), routes| {
+        let bind = Bind { host: host.clone(), port };
         let port = serve::http::serve(ops.handle(), name, bind, routes);
         facts.port(name, &port);
         port
     };
-    vec![serve("health", config.health.clone(), health), serve("admin", config.admin.clone(), admin)]
+    vec![
+        serve("health", (&config.ports.health_server_host, config.ports.health_server_port), health),
+        serve("admin", (&config.ports.admin_bind_address, config.ports.admin_server_port), admin),
+    ]
 }

@@ -41,7 +41,7 @@ fn start(config: args::Config) -> anyhow::Result<()> {
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         fips,
-        agent_id = config.agent_id,
+        agent_id = config.servers.agent_id,
         "Proxy agent starts"
     );
     for line in &config.flag_lines {

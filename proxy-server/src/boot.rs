@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use driver::Bounds;
-use flags::GoDuration;
+use flags::{Bind, BindHost, GoDuration};
 use grpc::capabilities::Capabilities;
 use net::listen::bind_links;
 use net::tls::{ALPN_H2, ALPN_HTTP1, ServerTls, ServerTlsOptions, TlsError};
@@ -104,17 +104,17 @@ impl Server {
         handshakes: &Handle,
     ) -> Result<Self> {
         let (version, flags) = (env!("CARGO_PKG_VERSION"), &config.changed_flags);
-        let facts = Facts::new("proxy-server", version, &config.server_id, flags, verbosity);
+        let facts = Facts::new("proxy-server", version, &config.replica.server_id, flags, verbosity);
         let metrics = Metrics::new(&mut registry);
         let tracer = config.records.otlp_endpoint.clone().map(|collector| {
-            let service = ("konnectivity-server", config.server_id.clone());
+            let service = ("konnectivity-server", config.replica.server_id.clone());
             let settings = TraceSettings { collector, ratio: config.records.otlp_sample_ratio, service };
             Tracer::start(settings, &mut registry, PREFIX, ops.handle())
         });
         let backends = BackendManager::with_selection(
-            &config.strategies,
-            config.agent_selection,
-            config.prefer_zone.as_ref(),
+            &config.replica.proxy_strategies,
+            config.replica.agent_selection,
+            config.replica.prefer_zone.as_ref(),
             metrics.routes.clone(),
         );
         let sweeps = ops.handle().spawn(keep_sweeping(backends.clone(), metrics.outliers.clone()));
@@ -124,7 +124,7 @@ impl Server {
             backends.clone(),
             Budget::of_process(),
             bounds.memory.clone(),
-            config.dial_timeout.unwrap_or_default(),
+            config.replica.backend_dial_timeout.unwrap_or_default(),
             metrics.dials.clone(),
         )
         .traced(tracer.unwrap_or_default());
@@ -136,15 +136,15 @@ impl Server {
             capabilities: Capabilities::supported(config.flow.connection_flow_control),
             bounds,
         };
-        let server_count = ServerCount::new(config.server_count);
-        let count_watch = config.server_count_file.clone().map(|path| {
+        let server_count = ServerCount::new(u32::try_from(config.replica.server_count).unwrap_or(u32::MAX));
+        let count_watch = config.replica.server_count_file.clone().map(|path| {
             server_count.load(&path);
             AbortOnDropHandle::new(ops.handle().spawn(server_count.clone().watch(path)))
         });
         let service = AgentService::new(
             backends.clone(),
             metrics.clone(),
-            &config.server_id,
+            &config.replica.server_id,
             server_count.clone(),
             flow,
             lifetimes.clone(),
@@ -165,7 +165,7 @@ impl Server {
             streams: Arc::new(Semaphore::new(connections_within(descriptor_limit()))),
         };
         let frontends = Frontend::all(&config, &service, &readiness, handshakes, &facts)?;
-        let every = config.certificate_reload_interval;
+        let every = config.agents.certificate_reload_interval;
         let watch = |tls: Vec<ServerTls>, side| {
             if tls.is_empty() {
                 return None;
@@ -186,7 +186,7 @@ impl Server {
         let background = watches.chain([AbortOnDropHandle::new(sweeps), history]).collect();
         let frontends = frontends.into_iter().map(Frontend::bind_once).collect::<Result<_>>()?;
         let has_api = kubernetes.is_some();
-        let lease = config.leases.enabled.then(|| kubernetes::lease_settings(&config));
+        let lease = config.kube.enable_lease_controller.then(|| kubernetes::lease_settings(&config));
         let lease = lease.map(|lease| format!("{}/{}", lease.namespace, lease.name()));
         let status = StatusSources { facts, backends, metrics: metrics.clone(), lease, has_api };
         let ports = serve_ports(&config, registry, (status, service), (&readiness, server_count), ops);
@@ -206,12 +206,13 @@ impl Server {
             frontends.spawn(frontend.serve(close_frontends.clone()));
         }
         frontends.close();
-        tracing::info!(server_id = self.config.server_id, "Proxy server is running");
+        tracing::info!(server_id = self.config.replica.server_id, "Proxy server is running");
         signals.first().await;
 
         self.readiness.leaves();
         self.lifetimes.draining.cancel();
-        let (grace, connections) = (self.config.graceful_shutdown_timeout, &self.lifetimes.connections);
+        let connections = &self.lifetimes.connections;
+        let grace = self.config.replica.graceful_shutdown_timeout.unwrap_or_default();
         tracing::info!("Shutting down server.");
         tracing::info!(connections = connections.len(), grace = %GoDuration::from(grace), "draining connections");
         let finished = tokio::time::timeout(grace, drained(connections)).await.is_ok();
@@ -309,8 +310,8 @@ fn load_tls(
         key: key.to_owned(),
         client_ca,
         alpn: vec![alpn.to_vec()],
-        min_version: config.tls_min_version,
-        suites: config.cipher_suites.clone(),
+        min_version: config.agents.tls_min_version.value,
+        suites: config.agents.cipher_suites.value.clone(),
     };
     ServerTls::load(options, metrics.legacy_certificates.observer())
 }
@@ -325,7 +326,7 @@ fn serve_ports(
 ) -> Vec<ServerHandle> {
     let exposition = Exposition::new(registry);
     let (facts, backends, probed) = (status.facts.clone(), status.backends.clone(), status.backends.clone());
-    let (readiness, policy) = (Arc::clone(readiness), config.readiness_policy);
+    let (readiness, policy) = (Arc::clone(readiness), config.ports.readiness_policy);
     let readiness = move || {
         let mut conditions = readiness.conditions(&backends, policy);
         conditions.extend(
@@ -334,16 +335,24 @@ fn serve_ports(
         conditions
     };
     let health = health::server(readiness.clone(), exposition.clone());
-    let source = StatusPort::new(status.source(readiness), &config.admin.host, config.status_on_any_address);
-    let admin = admin::with_status(admin::server(exposition, config.profiling), source);
-    let dials = config.allow_probe_dials.then_some(frontend);
+    let source = StatusPort::new(
+        status.source(readiness),
+        &config.ports.admin_bind_address,
+        config.profiling.status_on_any_address,
+    );
+    let admin = admin::with_status(admin::server(exposition, config.profiling.enable_profiling), source);
+    let dials = config.ports.allow_probe_dials.then_some(frontend);
     let admin = with_probe(with_verbosity(admin, facts.verbosity()), probed, dials);
-    let serve = |name, bind, routes| {
+    let serve = |name, (host, port): (&BindHost, u16), routes| {
+        let bind = Bind { host: host.clone(), port };
         let port = serve::http::serve(ops.handle(), name, bind, routes);
         facts.port(name, &port);
         port
     };
-    vec![serve("health", config.health.clone(), health), serve("admin", config.admin.clone(), admin)]
+    vec![
+        serve("health", (&config.ports.health_bind_address, config.ports.health_port), health),
+        serve("admin", (&config.ports.admin_bind_address, config.ports.admin_port), admin),
+    ]
 }
 
 #[cfg(test)]

@@ -42,7 +42,7 @@ fn start(config: args::Config) -> anyhow::Result<()> {
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         fips,
-        server_id = config.server_id,
+        server_id = config.replica.server_id,
         "Proxy server starts"
     );
     for line in &config.flag_lines {

@@ -1,11 +1,28 @@
 //! The lines that show a program's flags at its start: those of the Go program with Go's text and in Go's order, then
 //! ours in the same style.
 
-/// One line for each value. `go` has the flags of the Go program with its formats. Supported verbs are `%q`, `%s`,
-/// `%v`, `%d`, `%t` and `%f`, and `[%q]` and `[%s]` for lists.
-pub fn announce(go: &[(&str, &str)], values: &[(&'static str, String)]) -> Vec<String> {
-    let value_of =
-        |flag: &str| values.iter().find(|(name, _)| *name == flag).map(|(_, value)| value.as_str());
+use crate::{Flag, Given};
+
+impl Given {
+    /// One line for each flag. `in_effect` has values that replace the given ones.
+    pub fn announce(&self, in_effect: &[(&str, &str)]) -> Vec<String> {
+        let values = self.values.iter().map(|(flag, given)| {
+            let other = in_effect.iter().find(|(name, _)| name == flag).map(|(_, value)| *value);
+            (*flag, other.unwrap_or(given))
+        });
+        announce(&self.go, &values.collect::<Vec<_>>())
+    }
+}
+
+/// The names of the Go program's flags and the formats of their lines, in its order.
+pub(crate) fn go(flags: &[Flag]) -> Vec<(&'static str, &'static str)> {
+    let mut go: Vec<_> = flags.iter().filter_map(|flag| Some((flag.go?, flag.name))).collect();
+    go.sort_unstable();
+    go.into_iter().map(|((_, format), name)| (name, format)).collect()
+}
+
+fn announce(go: &[(&str, &str)], values: &[(&str, &str)]) -> Vec<String> {
+    let value_of = |flag: &str| values.iter().find(|(name, _)| *name == flag).map(|(_, value)| *value);
     let gos = go.iter().filter_map(|(flag, format)| Some(fill(format, value_of(flag)?)));
     let others = values.iter().filter(|(name, _)| go.iter().all(|(flag, _)| flag != name));
     gos.chain(others.map(|(name, value)| fill(&format!("--{name} set to %q."), value))).collect()
@@ -34,14 +51,8 @@ mod tests {
 
     #[test]
     fn go_flags_come_first_in_gos_words_and_order() {
-        let values = [
-            ("ours", "5".to_owned()),
-            ("cert", String::new()),
-            ("suites", "A,B".to_owned()),
-            ("protos", String::new()),
-            ("qps", "2.5".to_owned()),
-            ("id", "x".to_owned()),
-        ];
+        let values =
+            [("ours", "5"), ("cert", ""), ("suites", "A,B"), ("protos", ""), ("qps", "2.5"), ("id", "x")];
         let go = [
             ("id", "ID set to %s."),
             ("cert", "Cert set to %q."),

@@ -18,6 +18,9 @@ pub struct Flag {
     pub default_shown: Option<&'static str>,
     /// The flag is accepted without effect, for this reason.
     pub no_effect: Option<&'static str>,
+    /// The place among the lines that show the Go program's flags at its start, and the format of its line. Supported verbs are
+    /// `%q`, `%s`, `%v`, `%d`, `%t` and `%f`, and `[%q]` and `[%s]` for lists.
+    pub go: Option<(u8, &'static str)>,
     /// The name, heading, help, format and default for clap.
     pub arg: Arg,
     /// Formats the value of the flag of this name.
@@ -43,7 +46,16 @@ impl Flag {
             arg
         };
         let shown = |matches: &ArgMatches, name: &str| last::<R>(matches, name).shown();
-        Self { name, letter: None, old_name: None, default_shown: None, no_effect: None, arg, shown }
+        Self {
+            name,
+            letter: None,
+            old_name: None,
+            default_shown: None,
+            no_effect: None,
+            go: None,
+            arg,
+            shown,
+        }
     }
 
     /// Whether the flag may be given without a value, which means `true`.

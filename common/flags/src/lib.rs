@@ -33,7 +33,6 @@ mod tests;
 mod value;
 
 pub use address::{Bind, BindHost, above_zero, bind_host, existing_file, header_text, identity, pair, port};
-pub use announce::announce;
 pub use duration::{keepalive_timeout, optional_duration, unresponsive_timeout};
 pub use exit::Exit;
 pub use flag::{Flag, Group, any, dashed, one_of};

@@ -4,13 +4,13 @@ use crate::FlagError;
 
 crate::flags! {
     /// The flags as written.
-    #[derive(Debug)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct ProfilingFlags {
         "Health and administration" {
             /// Serve profiles on the admin port.
-            enable_profiling: bool = "false",
+            enable_profiling: bool = "false" [go = (20, "EnableProfiling set to %v.")],
             /// Needs --enable-profiling.
-            enable_contention_profiling: bool = "false"
+            enable_contention_profiling: bool = "false" [go = (21, "EnableContentionProfiling set to %v.")]
                 [no_effect = "profiles of lock contention belong to Go's runtime"],
             /// Serve / and /statusz even if the admin port does not listen on a loopback address. Everyone who reaches the
             /// port can then read peers, targets and errors. (Not a flag of the Go programs.)
@@ -20,11 +20,11 @@ crate::flags! {
 }
 
 impl ProfilingFlags {
-    /// Whether profiles are served.
+    /// The flags, which fit together.
     ///
     /// # Errors
     /// If contention profiling is set without profiling.
-    pub fn check(self) -> Result<bool, FlagError> {
+    pub fn check(self) -> Result<Self, FlagError> {
         if self.enable_contention_profiling && !self.enable_profiling {
             return Err(FlagError::Needs {
                 flag: "enable-contention-profiling",
@@ -32,6 +32,6 @@ impl ProfilingFlags {
                 fix: "give both, or neither",
             });
         }
-        Ok(self.enable_profiling)
+        Ok(self)
     }
 }

@@ -7,7 +7,7 @@ use clap::{ArgMatches, Command};
 
 use crate::flag::last;
 use crate::syntax::{Occurrence, Positional, Words, invalid, occurrences};
-use crate::{Exit, Flag, FlagError, Group, LogOptions, Value, help};
+use crate::{Exit, Flag, FlagError, Group, LogOptions, Value, announce, help};
 
 crate::flags! {
     /// The flags of every program.
@@ -80,6 +80,7 @@ impl FlagSet {
         Ok(Given {
             warnings: warnings(&flags, &matches, &given),
             values: values(&flags, &matches),
+            go: announce::go(&flags),
             changed: changed(&flags, &matches, &defaults),
             positional,
             matches,
@@ -98,6 +99,8 @@ pub struct Given {
     pub changed: Vec<(&'static str, String)>,
     /// The words that are neither flags nor values.
     pub positional: Vec<Positional>,
+    /// See [`announce::go`].
+    pub(crate) go: Vec<(&'static str, &'static str)>,
     matches: ArgMatches,
 }
 

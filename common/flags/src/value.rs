@@ -36,9 +36,10 @@ pub trait Value: Clone + Send + Sync + 'static {
 }
 
 /// Implements [`Value`] for a type: its placeholder in the help, its parser.
+#[macro_export]
 macro_rules! value {
     ($type:ty, $kind:literal, $parse:expr $(, $more:item)*) => {
-        impl Value for $type {
+        impl $crate::Value for $type {
             const KIND: &'static str = $kind;
             $($more)*
             fn parse(text: &str) -> Result<Self, String> {

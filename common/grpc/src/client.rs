@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use h2::RecvStream;
-use h2::client::{Connection, SendRequest};
+use h2::client::Connection;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, TE, USER_AGENT};
 use http::{Method, Request, Response, StatusCode, Uri, Version};
 use parking_lot::Mutex;
@@ -20,12 +20,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::buffered::{Buffered, Buffering, Flusher, buffered};
 use super::keepalive::{Keepalive, KeepaliveHandle};
-use super::mailbox::Mailbox;
 use super::pinger::Pinger;
 use super::server::ConnectionError;
 use super::settings::ClientSettings;
 use super::status::{self, GRPC, GRPC_STATUS};
-use super::stream::{Directions, Side, WireStream};
+use super::stream::{Linger, Requests, Side, WireStream};
 use super::{Code, OutFrame, WireError};
 
 /// A stream whose server has answered.
@@ -72,13 +71,6 @@ impl Drop for ConnectionHandle {
         self.task.abort();
     }
 }
-
-/// Streams that are finished and wait for the server's end, see [`WireStream`].
-pub(super) type Linger = Mailbox<Directions>;
-
-/// The handle for further requests. None are sent: it fails after GOAWAY, which nothing else shows while a stream is open.
-/// The connection stays open as long as it exists.
-pub(super) type Requests = Mutex<SendRequest<OutFrame>>;
 
 /// Reads a stream to its end and drops the bytes.
 fn poll_to_end(recv: &mut RecvStream, cx: &mut Context<'_>) -> Poll<()> {

@@ -17,15 +17,17 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
+use h2::client::SendRequest;
 use h2::{Reason, RecvStream, SendStream};
 use mux::Packet;
+use parking_lot::Mutex;
 
 use super::backlog::Backlog;
-use super::client::{Linger, Requests};
 use super::deframe::{Deframer, Step};
 use super::frame::{OVERHEAD, OutFrame, Queued};
 use super::keepalive::KeepaliveHandle;
 use super::lingering::LingeringHandle;
+use super::mailbox::Mailbox;
 use super::packet::decode;
 use super::settings::SEND_BUFFER;
 use super::{Code, Incoming, Wire, WireError, status};
@@ -44,6 +46,13 @@ const LEAST: usize = 4 << 10;
 
 /// Both directions of an h2 stream.
 pub(super) type Directions = (SendStream<OutFrame>, RecvStream);
+
+/// Streams that are finished and wait for the server's end, see [`WireStream`].
+pub(super) type Linger = Mailbox<Directions>;
+
+/// The handle for further requests. None are sent: it fails after GOAWAY, which nothing else shows while a stream is open.
+/// The connection stays open as long as it exists.
+pub(super) type Requests = Mutex<SendRequest<OutFrame>>;
 
 /// Our end of the stream.
 pub(super) enum Side {

@@ -6,7 +6,6 @@
 //!
 //! Names, defaults, spellings and errors are those of the Go proxy-agent (v0.30 to its current main branch).
 
-mod announce;
 mod config;
 mod table;
 
@@ -14,13 +13,13 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use flags::{
-    Bind, Exit, FlagError, FlagSet, FlowOptions, Given, GoDuration, LogOptions, ProfilingFlags,
-    RecordOptions, identity, pair,
+    Exit, FlagError, FlagSet, FlowOptions, Given, GoDuration, LogOptions, ProfilingFlags, RecordOptions,
+    identity, pair,
 };
 use grpc::KeepaliveFlags;
 use uuid::Uuid;
 
-pub use config::{CertPair, Config, KubeClient, Leases};
+pub use config::Config;
 use table::{KubeFlags, PortFlags, ServerFlags};
 
 use crate::client_set::{CountSource, ServerAddress};
@@ -49,13 +48,13 @@ pub fn parse_with(
 
 /// The configuration that the flags give. `inherited_id` is the environment's agent id.
 fn config(given: Given, inherited_id: Option<OsString>) -> Result<Config, FlagError> {
-    let (servers, ports): (ServerFlags, PortFlags) = (given.group()?, given.group()?);
-    let certificate = pair(("agent-cert", servers.agent_cert), ("agent-key", servers.agent_key))?;
-    let shown: ProfilingFlags = given.group()?;
-    let (status_on_any_address, profiling) = (shown.status_on_any_address, shown.check()?);
+    let (mut servers, ports): (ServerFlags, PortFlags) = (given.group()?, given.group()?);
+    let certificate =
+        pair(("agent-cert", servers.agent_cert.take()), ("agent-key", servers.agent_key.take()))?;
+    let profiling = given.group::<ProfilingFlags>()?.check()?;
     let (flow, kube, log): (_, KubeFlags, LogOptions) = (given.group()?, given.group()?, given.group()?);
-    let records: RecordOptions = given.group()?;
-    let agent_id = identity("agent-id", servers.agent_id, inherited_id, || Uuid::new_v4().to_string())?;
+    let records = given.group()?;
+    servers.agent_id = identity("agent-id", servers.agent_id, inherited_id, || Uuid::new_v4().to_string())?;
 
     let mut warnings: Vec<String> = given.warnings.iter().cloned().chain(given.ignored()).collect();
     if servers.ca_cert.is_none() {
@@ -80,55 +79,32 @@ fn config(given: Given, inherited_id: Option<OsString>) -> Result<Config, FlagEr
     }
     warnings.extend(without_leases(&kube, servers.server_count_source));
     warnings.extend(log.warnings());
-    let (leases, kube) = kubernetes(kube);
-    let entries = servers.proxy_server_host.into_iter();
-    let port = servers.proxy_server_port;
+    let identifiers = servers.agent_identifiers.text().replace('&', ",");
+    let address = |(host, own): &(String, Option<u16>)| ServerAddress {
+        host: host.clone(),
+        port: own.unwrap_or(servers.proxy_server_port),
+    };
     Ok(Config {
-        proxy_servers: entries.map(|(host, own)| ServerAddress { host, port: own.unwrap_or(port) }).collect(),
-        certificate: certificate.map(|(cert, key)| CertPair { cert, key }),
-        ca: servers.ca_cert,
-        alpn_protos: servers.alpn_proto,
+        proxy_servers: servers.proxy_server_host.iter().map(address).collect(),
+        certificate,
         keepalive: KeepaliveFlags {
             time: servers.keepalive_time.or_zero(),
             timeout: servers.keepalive_timeout,
             unresponsive_timeout: servers.unresponsive_timeout,
         },
-        service_account_token_path: servers.service_account_token_path,
-        certificate_reload_interval: servers.certificate_reload_interval,
-        flag_lines: announce::lines(given.values, &agent_id),
-        agent_id,
-        agent_identifiers: servers.agent_identifiers,
         sync_interval,
         sync_interval_cap,
-        sync_forever: servers.sync_forever,
-        server_count_source: servers.server_count_source,
-        lanes: servers.lanes,
-        allow_cloud_metadata: servers.allow_cloud_metadata,
-        deny_destinations: servers.deny_destinations,
-        allow_destinations: servers.allow_destinations,
-        health: Bind { host: ports.health_server_host, port: ports.health_server_port },
-        admin: Bind { host: ports.admin_bind_address, port: ports.admin_server_port },
-        min_ready_servers: ports.min_ready_servers,
-        drain_timeout: ports.drain_timeout,
-        profiling,
-        status_on_any_address,
+        flag_lines: given.announce(&[("agent-id", &servers.agent_id), ("agent-identifiers", &identifiers)]),
         changed_flags: given.changed,
+        servers,
+        ports,
+        profiling,
         flow,
-        leases,
         kube,
         records,
         log,
         warnings,
     })
-}
-
-fn kubernetes(flags: KubeFlags) -> (Leases, KubeClient) {
-    let leases = Leases {
-        counted: flags.count_server_leases,
-        namespace: flags.lease_namespace,
-        selector: flags.lease_label_selector,
-    };
-    (leases, KubeClient { kubeconfig: flags.kubeconfig, content_type: flags.kube_api_content_type })
 }
 
 /// Warnings about flags that have no effect unless leases are counted.

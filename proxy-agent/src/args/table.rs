@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use flags::{
-    BindHost, FlagError, GoDuration, Value, above_zero, bind_host, existing_file, header_text,
-    keepalive_timeout, one_of, optional_duration, port, unresponsive_timeout,
+    BindHost, FlagError, GoDuration, above_zero, bind_host, existing_file, header_text, keepalive_timeout,
+    one_of, optional_duration, port, unresponsive_timeout,
 };
 use net::host_port::split_lenient;
 
@@ -20,30 +20,32 @@ const COUNT_SOURCES: [(&str, CountSource); 3] =
 
 flags::flags! {
     /// The flags of servers, of this agent and of endpoints.
-    #[derive(Debug)]
-    pub(super) struct ServerFlags {
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct ServerFlags {
         "Proxy-servers" {
             /// Name or address of the proxy-servers, which their certificate must contain: HOST, HOST:PORT or
             /// [ADDRESS]:PORT. If the servers have no common address, several, comma-separated (the Go proxy-agent
             /// takes one).
-            proxy_server_host: Vec<(String, Option<u16>)> = "127.0.0.1" => proxy_server_host,
+            proxy_server_host: Vec<(String, Option<u16>)> = "127.0.0.1" [go = (4, "ProxyServerHost set to %q.")]
+                => proxy_server_host,
             /// Agent port of the proxy-servers, for entries of --proxy-server-host without a port.
-            proxy_server_port: u16 = "8091" => port,
+            proxy_server_port: u16 = "8091" [go = (5, "ProxyServerPort set to %d.")] => port,
             /// CA certificates for the servers' certificates, PEM. Empty: the system's. (Required by the Go proxy-agent.)
-            ca_cert: Option<PathBuf> = "" => existing_file,
+            ca_cert: Option<PathBuf> = "" [go = (3, "CACert set to %q.")] => existing_file,
             /// Client certificate chain for servers, PEM.
-            agent_cert: Option<PathBuf> = "" => existing_file,
+            agent_cert: Option<PathBuf> = "" [go = (1, "AgentCert set to %q.")] => existing_file,
             /// Key of --agent-cert, PEM.
-            agent_key: Option<PathBuf> = "" => existing_file,
+            agent_key: Option<PathBuf> = "" [go = (2, "AgentKey set to %q.")] => existing_file,
             /// Interval at which the files of --ca-cert, --agent-cert and --agent-key are checked for changes. 0: they
             /// are read only at the start. (The Go proxy-agent has no such flag.)
             certificate_reload_interval: Option<Duration> = "10s" => optional_duration,
             /// File with a bearer token for servers. The agent reads it for each connect.
-            service_account_token_path: Option<PathBuf> = "" => existing_file,
+            service_account_token_path: Option<PathBuf> = "" [go = (27, "ServiceAccountTokenPath set to %q.")]
+                => existing_file,
             /// ALPN protocols to offer before h2 in the TLS handshake, so that a load balancer can recognize agents.
-            alpn_proto: Vec<String> = "" => alpn_proto,
+            alpn_proto: Vec<String> = "" [go = (6, "ALPNProtos set to [%s].")] => alpn_proto,
             /// Idle time before a ping to a server.
-            keepalive_time: GoDuration = "1h0m0s"
+            keepalive_time: GoDuration = "1h0m0s" [go = (26, "Keepalive time set to %v.")]
                 [no_effect = "native servers are pinged after 2s, Go servers after 35s, because they refuse more frequent pings"],
             /// If a server answers pings on another connection, time after which a connection with an unanswered ping
             /// ends, because it is half-open. At least 1s; 0: 20s. For a server that answers on no connection see
@@ -55,33 +57,36 @@ flags::flags! {
         }
         "This agent" {
             /// Unique id of this agent. Empty: the environment variable PROXY_AGENT_ID.
-            agent_id: String = "" [default_shown = "PROXY_AGENT_ID, or a new UUID"],
+            agent_id: String = "" [go = (22, "AgentID set to %s.")] [default_shown = "PROXY_AGENT_ID, or a new UUID"],
             /// Hosts and networks by which servers choose this agent, URL-encoded and joined by &: host=NAME,
             /// ipv4=ADDRESS, ipv6=ADDRESS, cidr=BLOCK, default-route=true and, for --prefer-zone of native servers,
             /// zone=NAME.
-            agent_identifiers: Identifiers = "" => agent_identifiers,
+            agent_identifiers: Identifiers = "" [go = (28, "AgentIdentifiers set to %s.")] => agent_identifiers,
         }
         "Finding all servers" {
             /// Time between attempts to reach missing servers, after a limited number of attempts with shorter pauses.
-            sync_interval: GoDuration = "1s",
+            sync_interval: GoDuration = "1s" [go = (23, "SyncInterval set to %v.")],
             /// Longest time between attempts, to which --sync-interval backs off.
-            sync_interval_cap: GoDuration = "10s",
+            sync_interval_cap: GoDuration = "10s" [go = (25, "SyncIntervalCap set to %v.")],
             /// Time between checks of the established connections.
-            probe_interval: GoDuration = "1s" [no_effect = "a lost stream is noticed at once"],
+            probe_interval: GoDuration = "1s"
+                [go = (24, "ProbeInterval set to %v.")] [no_effect = "a lost stream is noticed at once"],
             /// Continue to look for servers when the known number is connected: at --sync-interval, but every 10
             /// minutes if every connected server reports this number, and never if it comes from leases.
-            sync_forever: bool = "false",
+            sync_forever: bool = "false" [go = (30, "SyncForever set to %v.")],
             /// Source of the number of servers: default (leases with --count-server-leases, else the count that servers
             /// send) or max (the larger of both).
-            server_count_source: CountSource = "default" => one_of(&COUNT_SOURCES, "it must be default or max"),
+            server_count_source: CountSource = "default" [go = (34, "ServerCountSource set to %s.")]
+                => one_of(&COUNT_SOURCES, "it must be default or max"),
             /// Number of streams (lanes) to each server that supports several, from 1 to 4: bulk data on one lane does
             /// not delay the others. Above 10 ms RTT the agent opens twice as many, at most 4. 1: one stream, as to a
             /// Go server. (Not a flag of the Go proxy-agent.)
             lanes: usize = "1" => lanes,
             /// Number of packets queued for a connection. Above 0.
-            xfr_channel_size: usize = "150"
-                [no_effect = "queues are limited in bytes, not in packets"] => above_zero,
-            warn_on_channel_limit: bool = "false" [no_effect = "there is no such channel"],
+            xfr_channel_size: usize = "150" [go = (35, "ChannelSize set to %d.")]
+                [no_effect = "what may be queued is limited in bytes, not in packets"] => above_zero,
+            warn_on_channel_limit: bool = "false"
+                [go = (29, "WarnOnChannelLimit set to %t.")] [no_effect = "there is no channel to be full"],
         }
         "Endpoints" {
             /// Let servers reach link-local addresses (169.254.0.0/16, fe80::/10) and cloud metadata services (such as
@@ -103,61 +108,51 @@ flags::flags! {
 
 flags::flags! {
     /// The flags of the health and admin ports; [`flags::ProfilingFlags`] continue them.
-    #[derive(Debug)]
-    pub(super) struct PortFlags {
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct PortFlags {
         "Health and administration" {
             /// Port for /healthz, /readyz and /metrics.
-            health_server_port: u16 = "8093" => port,
+            health_server_port: u16 = "8093" [go = (8, "HealthServerPort set to %d.")] => port,
             /// Address for --health-server-port. Empty: all interfaces.
-            health_server_host: BindHost = "" => bind_host,
-            /// Number of servers that must be connected for /readyz to succeed. Above 0. (The Go proxy-agent has no
-            /// such flag.)
+            health_server_host: BindHost = "" [go = (7, "HealthServerHost set to %s")] => bind_host,
+            /// Number of connected servers for /readyz to succeed. Above 0. (The Go proxy-agent has no such flag.)
             min_ready_servers: usize = "1" => above_zero,
             /// After the first SIGTERM or SIGINT: exit once no connection is left, or after this time. 0: drain until
             /// the second signal, as in Go. (The Go proxy-agent has no such flag.)
             drain_timeout: Option<Duration> = "0s" => optional_duration,
             /// Port for the status page /, /statusz, the commands and, with profiling, /debug/pprof.
-            admin_server_port: u16 = "8094" => port,
+            admin_server_port: u16 = "8094" [go = (10, "AdminServerPort set to %d.")] => port,
             /// Address for --admin-server-port. Empty: all interfaces.
-            admin_bind_address: BindHost = "127.0.0.1" => bind_host,
+            admin_bind_address: BindHost = "127.0.0.1" [go = (9, "Admin bind address set to %q.")] => bind_host,
         }
     }
 }
 
 flags::flags! {
     /// The flags of the leases and of the Kubernetes API client.
-    #[derive(Debug)]
-    pub(super) struct KubeFlags {
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct KubeFlags {
         "Kubernetes" {
             /// Count servers by their leases instead of the count that servers send.
-            count_server_leases: bool = "false",
+            count_server_leases: bool = "false" [go = (31, "CountServerLeases set to %v.")],
             /// Namespace of the leases.
-            lease_namespace: String = "kube-system",
+            lease_namespace: String = "kube-system" [go = (32, "LeaseNamespace set to %s.")],
             /// Label selector of the leases that count.
-            lease_label_selector: LabelSelector = "k8s-app=konnectivity-server" [old_name = "lease-label"],
+            lease_label_selector: LabelSelector = "k8s-app=konnectivity-server"
+                [go = (33, "LeaseLabel set to %s.")] [old_name = "lease-label"],
             /// Kubeconfig for the Kubernetes API, to count leases. Empty: the pod's service account.
             kubeconfig: Option<PathBuf> = "" => existing_file,
             /// Media type of requests to the Kubernetes API. The value has no effect: requests are JSON.
-            kube_api_content_type: String = "application/vnd.kubernetes.protobuf",
+            kube_api_content_type: String = "application/vnd.kubernetes.protobuf"
+                [go = (36, "APIContentType set to %v.")],
         }
     }
 }
 
-impl Value for LabelSelector {
-    const KIND: &'static str = "SELECTOR";
-
-    fn parse(text: &str) -> Result<Self, String> {
-        Self::parse(text).map_err(|error| error.to_string())
-    }
-
-    fn shown(&self) -> String {
-        self.to_string()
-    }
-}
+flags::value!(LabelSelector, "SELECTOR", LabelSelector::parse);
 
 fn proxy_server_host(flag: &'static str, list: String) -> Result<Vec<(String, Option<u16>)>, FlagError> {
     if list.is_empty() {
-        // grpc-go treats an address without a host as the local machine.
         return Ok(vec![("localhost".to_owned(), None)]);
     }
     header_text(flag, list)?.split(',').map(|entry| server_entry(flag, entry)).collect()

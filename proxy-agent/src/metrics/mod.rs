@@ -45,132 +45,73 @@ impl Deref for Metrics {
     }
 }
 
-/// The metric families.
-#[derive(Debug)]
-pub struct Families {
-    /// `open_server_connections`: servers with a stream for new dials, as in Go. Retiring streams never raise it above
-    /// `known_server_count`.
-    pub server_connections: Live,
-    /// `retiring_server_connections` (ours): streams that another stream has replaced.
-    pub retiring_connections: Live,
-    /// `server_connection_attempts_total` (proposed for Go).
-    pub attempts: CountBy<AttemptResult>,
-    /// `server_connect_failures_total` (ours): failed attempts by the stage that failed.
-    pub connect_failures: CountBy<ConnectStage>,
-    /// `server_connection_lost_total` (proposed for Go): streams that the agent did not end itself.
-    pub lost: CountBy<LostReason>,
-    /// `unresponsive_peers_total` (ours): how many times a server stopped answering pings.
-    pub unresponsive: Lazy<Counter>,
-    /// `open_endpoint_connections`.
-    pub endpoint_connections: Live,
-    /// `dial_duration_seconds`: dials of endpoints; successful dials only.
-    pub dial_duration: Lazy<Histogram>,
-    /// `endpoint_dial_failure_total`.
-    pub dial_failures: CountBy<DialFailureReason>,
-    /// `lookups_total` (ours): lookups of names of endpoints and servers.
-    pub lookups: CountBy<LookupResult>,
-    /// `lease_lists_total` (lists and watches) and `lease_list_latency_seconds` (lists).
-    pub lease_lists: ApiCalls,
-    /// `lease_calls_unanswered_total` (ours).
-    pub unanswered: Unanswered,
-    /// `payload_bytes_total` (ours): payload on streams to servers.
-    pub payload: PayloadBytes,
-    /// `dropped_packets_total` (ours).
-    pub drops: Drops,
-    /// `connection_resets_total` (ours).
-    pub resets: Resets,
-    /// `queued_bytes` (ours): bytes queued for endpoints, in charged bytes.
-    pub queued_bytes: Holdings,
-    /// `queued_bytes_limit` (ours): the limit of all queued bytes.
-    pub queued_bytes_limit: Gauge,
-    /// `certificate_*` (ours).
-    pub certificates: Certificates,
-    /// `legacy_certificates_total` (ours).
-    pub legacy_certificates: LegacyCertificates,
-    /// The last failures, for the status.
-    pub journal: Journal,
-    known_servers: Gauge,
-    server_failures: CountBy<Direction>,
-    packets: StreamPackets,
-    stream_errors: StreamErrors,
+serve::families! {
+    /// The metric families.
+    pub struct Families {
+        /// Servers with a stream for new dials, as in Go. Retiring streams never raise it above `known_server_count`.
+        pub server_connections: Live = "open_server_connections", "Server replicas with an open stream";
+        /// Ours.
+        pub retiring_connections: Live = "retiring_server_connections",
+            "Replaced streams to server replicas that stay until their connections have ended";
+        /// Proposed for Go.
+        pub attempts: CountBy<AttemptResult> = "server_connection_attempts_total",
+            "Attempts to connect to server replicas, by result";
+        /// Ours.
+        pub connect_failures: CountBy<ConnectStage> = "server_connect_failures_total",
+            "Attempts to connect to server replicas that failed, by stage";
+        /// Proposed for Go.
+        pub lost: CountBy<LostReason> = "server_connection_lost_total",
+            "Streams to server replicas that the agent did not end, by reason";
+        /// Ours.
+        pub unresponsive: Lazy<Counter> = "unresponsive_peers_total", "How many times a server stopped answering pings";
+        pub endpoint_connections: Live = "open_endpoint_connections", "Open connections to endpoints";
+        /// Successful dials only.
+        pub dial_duration: Lazy<Histogram> = "dial_duration_seconds", "Seconds that dials of endpoints took",
+            Lazy::new(latency);
+        pub dial_failures: CountBy<DialFailureReason> = "endpoint_dial_failure_total",
+            "Failed dials of endpoints, by reason";
+        /// Ours. Names of endpoints and servers.
+        pub lookups: CountBy<LookupResult> = "lookups_total", "Lookups of names, by result";
+        /// `lease_lists_total` (lists and watches) and `lease_list_latency_seconds` (lists).
+        pub lease_lists: ApiCalls => |r| ApiCalls::register(
+            r,
+            "http_response_code",
+            ("lease_lists_total", "Lists and watches of server leases, by HTTP status and reason"),
+            ("lease_list_latency_seconds", "Seconds that lists of server leases took"),
+            latency,
+        );
+        /// `lease_calls_unanswered_total` (ours).
+        pub unanswered: Unanswered;
+        /// `payload_bytes_total` (ours): payload on streams to servers.
+        pub payload: PayloadBytes;
+        /// `dropped_packets_total` (ours).
+        pub drops: Drops;
+        /// `connection_resets_total` (ours).
+        pub resets: Resets;
+        /// Ours. In charged bytes.
+        pub queued_bytes: Holdings = "queued_bytes", "Bytes queued for endpoints";
+        /// Ours.
+        pub queued_bytes_limit: Gauge = "queued_bytes_limit", "Limit of all queued bytes";
+        /// `certificate_*` (ours).
+        pub certificates: Certificates;
+        /// `legacy_certificates_total` (ours).
+        pub legacy_certificates: LegacyCertificates;
+        /// The last failures, for the status.
+        pub journal: Journal => |_r| Journal::default();
+        known_servers: Gauge = "known_server_count", "Server replicas to which the agent keeps a stream";
+        server_failures: CountBy<Direction> = "server_connection_failure_count",
+            "Errors of streams to servers, by direction. DEPRECATED, see stream_errors_total";
+        packets: StreamPackets;
+        stream_errors: StreamErrors;
+    }
 }
 
 impl Metrics {
     /// Registers every metric under [`PREFIX`].
     pub fn new(registry: &mut Registry) -> Self {
-        let r = registry.sub_registry_with_prefix(PREFIX);
-        register_build_info(r);
-        let known_servers =
-            gauge(r, "known_server_count", "Server replicas to which the agent keeps a stream");
-        let dial_duration = Lazy::new(latency);
-        r.register("dial_duration_seconds", "Seconds that dials of endpoints took", dial_duration.clone());
-        let unresponsive = Lazy::<Counter>::default();
-        let help = "How many times a server stopped answering pings";
-        r.register("unresponsive_peers_total", help, unresponsive.clone());
-        Self(Arc::new(Families {
-            journal: Journal::default(),
-            known_servers,
-            dial_duration,
-            server_connections: Live::register(
-                r,
-                "open_server_connections",
-                "Server replicas with an open stream",
-            ),
-            retiring_connections: Live::register(
-                r,
-                "retiring_server_connections",
-                "Replaced streams to server replicas that stay until their connections have ended",
-            ),
-            attempts: CountBy::register(
-                r,
-                "server_connection_attempts_total",
-                "Attempts to connect to server replicas, by result",
-            ),
-            connect_failures: CountBy::register(
-                r,
-                "server_connect_failures_total",
-                "Attempts to connect to server replicas that failed, by stage",
-            ),
-            lost: CountBy::register(
-                r,
-                "server_connection_lost_total",
-                "Streams to server replicas that the agent did not end, by reason",
-            ),
-            unresponsive,
-            endpoint_connections: Live::register(
-                r,
-                "open_endpoint_connections",
-                "Open connections to endpoints",
-            ),
-            dial_failures: CountBy::register(
-                r,
-                "endpoint_dial_failure_total",
-                "Failed dials of endpoints, by reason",
-            ),
-            server_failures: CountBy::register(
-                r,
-                "server_connection_failure_count",
-                "Errors of streams to servers, by direction. DEPRECATED, see stream_errors_total",
-            ),
-            lookups: CountBy::register(r, "lookups_total", "Lookups of names, by result"),
-            lease_lists: ApiCalls::register(
-                r,
-                "http_response_code",
-                ("lease_lists_total", "Lists and watches of server leases, by HTTP status and reason"),
-                ("lease_list_latency_seconds", "Seconds that lists of server leases took"),
-                latency,
-            ),
-            unanswered: Unanswered::register(r),
-            packets: StreamPackets::register(r),
-            stream_errors: StreamErrors::register(r),
-            payload: PayloadBytes::register(r),
-            drops: Drops::register(r),
-            resets: Resets::register(r),
-            queued_bytes: Holdings::register(r, "queued_bytes", "Bytes queued for endpoints"),
-            queued_bytes_limit: gauge(r, "queued_bytes_limit", "Limit of all queued bytes"),
-            certificates: Certificates::register(r),
-            legacy_certificates: LegacyCertificates::register(r),
-        }))
+        let registry = registry.sub_registry_with_prefix(PREFIX);
+        register_build_info(registry);
+        Self(Arc::new(Families::register(registry)))
     }
 
     /// Sets the number of known server replicas.
@@ -199,12 +140,6 @@ impl Direction {
             Direction::ToServer => Segment::FromAgent,
         }
     }
-}
-
-fn gauge(registry: &mut Registry, name: &str, help: &str) -> Gauge {
-    let gauge = Gauge::default();
-    registry.register(name, help, gauge.clone());
-    gauge
 }
 
 fn latency() -> Histogram {

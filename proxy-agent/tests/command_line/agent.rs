@@ -7,7 +7,7 @@ use super::flag;
 
 pub(crate) fn identity() -> Vec<Entry<Config>> {
     vec![
-        flag("agent-id", |c| c.agent_id.clone())
+        flag("agent-id", |c| c.servers.agent_id.clone())
             .default("from-the-environment")
             .takes(&["--agent-id=a"], "a")
             .takes(&["--agent-id="], "from-the-environment")
@@ -15,7 +15,7 @@ pub(crate) fn identity() -> Vec<Entry<Config>> {
                 &["--agent-id=a\u{1}"],
                 "--agent-id=\"a\\u{1}\": it travels in a gRPC header",
             ),
-        flag("agent-identifiers", |c| c.agent_identifiers.text().to_owned())
+        flag("agent-identifiers", |c| c.servers.agent_identifiers.text().to_owned())
             .default("")
             .takes(&["--agent-identifiers=host=a&host=b&ipv6=::1"], "host=a&host=b&ipv6=::1")
             .takes(
@@ -56,18 +56,18 @@ pub(crate) fn endpoints() -> Vec<Entry<Config>> {
         rules.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
     }
     vec![
-        flag("allow-cloud-metadata", |c| c.allow_cloud_metadata.to_string())
+        flag("allow-cloud-metadata", |c| c.servers.allow_cloud_metadata.to_string())
             .default("false")
             .accepts_but_go_rejects(&["--allow-cloud-metadata"], "true")
             .accepts_but_go_rejects(&["--allow-cloud-metadata=false"], "false"),
-        flag("deny-destinations", |c| rules(&c.deny_destinations))
+        flag("deny-destinations", |c| rules(&c.servers.deny_destinations))
             .default("")
             .accepts_but_go_rejects(
                 &["--deny-destinations=10.0.0.0/8:22,[fd00::/8]:1-2", "--deny-destinations=*.a"],
                 "10.0.0.0/8:22 [fd00::/8]:1-2 *.a",
             )
             .refuses(&["--deny-destinations=a:b"], "--deny-destinations=\"a:b\": its port must be"),
-        flag("allow-destinations", |c| rules(&c.allow_destinations))
+        flag("allow-destinations", |c| rules(&c.servers.allow_destinations))
             .default("")
             .accepts_but_go_rejects(&["--allow-destinations=a,*:443"], "a *:443")
             .refuses(&["--allow-destinations=a/b"], "--allow-destinations=\"a/b\": it is no network"),
@@ -76,10 +76,10 @@ pub(crate) fn endpoints() -> Vec<Entry<Config>> {
 
 pub(crate) fn serving() -> Vec<Entry<Config>> {
     fn admin(config: &Config) -> String {
-        format!("{}, {}", config.admin.host, config.admin.port)
+        format!("{}, {}", config.ports.admin_bind_address, config.ports.admin_server_port)
     }
     fn health(config: &Config) -> String {
-        format!("{}, {}", config.health.host, config.health.port)
+        format!("{}, {}", config.ports.health_server_host, config.ports.health_server_port)
     }
     vec![
         flag("health-server-port", health)
@@ -100,12 +100,12 @@ pub(crate) fn serving() -> Vec<Entry<Config>> {
                 "--admin-server-port=-5: it must be a port from 1 to 65535",
             ),
         flag("admin-bind-address", admin).takes(&["--admin-bind-address="], "all interfaces, 8094"),
-        flag("min-ready-servers", |c| c.min_ready_servers.to_string())
+        flag("min-ready-servers", |c| c.ports.min_ready_servers.to_string())
             .default("1")
             .accepts_but_go_rejects(&["--min-ready-servers=3"], "3")
             .refuses(&["--min-ready-servers=0"], "--min-ready-servers=0: it must be above 0")
             .refuses(&["--min-ready-servers=-1"], "--min-ready-servers=-1: it must be above 0"),
-        flag("drain-timeout", |c| format!("{:?}", c.drain_timeout))
+        flag("drain-timeout", |c| format!("{:?}", c.ports.drain_timeout))
             .default("None")
             .accepts_but_go_rejects(&["--drain-timeout=0"], "None")
             .accepts_but_go_rejects(&["--drain-timeout=5m"], "Some(300s)")
@@ -115,14 +115,14 @@ pub(crate) fn serving() -> Vec<Entry<Config>> {
 
 pub(crate) fn kubernetes() -> Vec<Entry<Config>> {
     vec![
-        flag("count-server-leases", |c| c.leases.counted.to_string())
+        flag("count-server-leases", |c| c.kube.count_server_leases.to_string())
             .default("false")
             .takes(&["--count-server-leases=false"], "false")
             .takes(&["--count-server-leases"], "true"),
-        flag("lease-namespace", |c| c.leases.namespace.clone())
+        flag("lease-namespace", |c| c.kube.lease_namespace.clone())
             .default("kube-system")
             .takes(&["--lease-namespace=x"], "x"),
-        flag("lease-label-selector", |c| c.leases.selector.to_string())
+        flag("lease-label-selector", |c| c.kube.lease_label_selector.to_string())
             .default("k8s-app=konnectivity-server")
             .takes(&["--lease-label-selector=a in (b,c),!d"], "a in (b,c),!d")
             .takes(&["--lease-label-selector="], "")
@@ -146,7 +146,7 @@ pub(crate) fn kubernetes() -> Vec<Entry<Config>> {
             .takes(&["--kubeconfig="], "false")
             .takes(&["--kubeconfig={file}"], "true")
             .refuses(&["--kubeconfig={none}"], "--kubeconfig: "),
-        flag("kube-api-content-type", |c| c.kube.content_type.clone())
+        flag("kube-api-content-type", |c| c.kube.kube_api_content_type.clone())
             .default("application/vnd.kubernetes.protobuf")
             .takes(&["--kube-api-content-type="], ""),
     ]

@@ -36,8 +36,8 @@ fn table() -> Vec<Entry<Config>> {
         agent::kubernetes(),
         profiling_entries(
             BASE,
-            |config: &Config| config.profiling,
-            |config| config.status_on_any_address,
+            |config: &Config| config.profiling.enable_profiling,
+            |config| config.profiling.status_on_any_address,
             |config| &config.warnings,
         ),
         flow_entries(BASE, |config: &Config| &config.flow),
@@ -72,7 +72,7 @@ fn the_table_and_the_help_name_the_same_flags() {
 
 #[test]
 fn identities_without_flag_and_environment_differ() {
-    let fresh = || parse_with(std::iter::once("proxy-agent".into()), |_| None).unwrap().agent_id;
+    let fresh = || parse_with(std::iter::once("proxy-agent".into()), |_| None).unwrap().servers.agent_id;
     assert_eq!(fresh().len(), 36);
     assert_ne!(fresh(), fresh());
 }
@@ -119,7 +119,7 @@ fn the_sample_manifest_starts() {
     ];
     let config = run(&words, dir.path()).unwrap();
     assert_eq!(config.proxy_servers[0].port, 8132);
-    assert_eq!(config.agent_identifiers.text(), "ipv4=10.0.0.1&host=node1");
+    assert_eq!(config.servers.agent_identifiers.text(), "ipv4=10.0.0.1&host=node1");
 }
 
 #[test]

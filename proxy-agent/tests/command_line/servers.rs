@@ -62,7 +62,7 @@ pub(crate) fn uplink() -> Vec<Entry<Config>> {
                 &["--proxy-server-port=http"],
                 "invalid argument \"http\" for \"--proxy-server-port\" flag: ",
             ),
-        flag("ca-cert", |c| c.ca.is_some().to_string())
+        flag("ca-cert", |c| c.servers.ca_cert.is_some().to_string())
             .default("true")
             .accepts_but_go_rejects(&["--ca-cert="], "false")
             .refuses(&["--ca-cert={none}"], "--ca-cert: "),
@@ -75,11 +75,11 @@ pub(crate) fn uplink() -> Vec<Entry<Config>> {
         flag("agent-key", certificate)
             .refuses(&["--agent-key={file}"], "--agent-key needs --agent-cert: give both, or neither")
             .refuses(&["--agent-key={none}"], "--agent-key: "),
-        flag("service-account-token-path", |c| c.service_account_token_path.is_some().to_string())
+        flag("service-account-token-path", |c| c.servers.service_account_token_path.is_some().to_string())
             .default("false")
             .takes(&["--service-account-token-path={file}"], "true")
             .refuses(&["--service-account-token-path={none}"], "--service-account-token-path: "),
-        flag("certificate-reload-interval", |c| format!("{:?}", c.certificate_reload_interval))
+        flag("certificate-reload-interval", |c| format!("{:?}", c.servers.certificate_reload_interval))
             .default("Some(10s)")
             .accepts_but_go_rejects(&["--certificate-reload-interval=500ms"], "Some(500ms)")
             .accepts_but_go_rejects(&["--certificate-reload-interval=0"], "None")
@@ -87,7 +87,7 @@ pub(crate) fn uplink() -> Vec<Entry<Config>> {
                 &["--certificate-reload-interval=-1s"],
                 "--certificate-reload-interval=-1s: it must not be below 0",
             ),
-        flag("alpn-proto", |c| c.alpn_protos.join(" "))
+        flag("alpn-proto", |c| c.servers.alpn_proto.join(" "))
             .default("")
             .takes(&["--alpn-proto=a,b", "--alpn-proto=c"], "a b c")
             .takes(&["--alpn-proto=[]"], "")
@@ -153,11 +153,11 @@ pub(crate) fn sync() -> Vec<Entry<Config>> {
             .takes(&["--probe-interval=100ms"], PROBES)
             .takes(&["--probe-interval=1\u{b5}s"], PROBES)
             .takes(&["--probe-interval=-1s"], PROBES),
-        flag("sync-forever", |c| c.sync_forever.to_string())
+        flag("sync-forever", |c| c.servers.sync_forever.to_string())
             .default("false")
             .takes(&["--sync-forever"], "true")
             .takes(&["--sync-forever=false"], "false"),
-        flag("server-count-source", |c| format!("{:?}", c.server_count_source))
+        flag("server-count-source", |c| format!("{:?}", c.servers.server_count_source))
             .default("Default")
             .takes(&["--server-count-source="], "Default")
             .takes(&["--server-count-source=default"], "Default")
@@ -166,7 +166,7 @@ pub(crate) fn sync() -> Vec<Entry<Config>> {
                 &["--server-count-source=min"],
                 "--server-count-source=\"min\": it must be default or max",
             ),
-        flag("lanes", |c| c.lanes.to_string())
+        flag("lanes", |c| c.servers.lanes.to_string())
             .default("1")
             .takes(&["--lanes=2"], "2")
             .takes(&["--lanes=4"], "4")

@@ -72,9 +72,9 @@ impl Frontend {
             }
             Ok(Frontend {
                 config: frontend.clone(),
-                keepalive: config.frontend_keepalive_time,
+                keepalive: config.frontend.frontend_keepalive_time,
                 tls: super::frontend_tls(config, frontend, &service.metrics)?,
-                names: AllowedNames::new(config.frontend_names.clone()),
+                names: AllowedNames::new(config.frontend.frontend_allowed_names.clone()),
                 unauthenticated,
                 listening,
                 shutting_down: Arc::clone(&readiness.shutting_down),

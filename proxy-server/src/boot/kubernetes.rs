@@ -12,7 +12,7 @@ use crate::metrics::{AgentAuthMode, Metrics};
 
 /// The Kubernetes API client, if tokens or leases need one.
 pub(super) fn client(config: &Config) -> Result<Option<Client>> {
-    if config.token_auth.is_none() && !config.leases.enabled {
+    if config.token_auth.is_none() && !config.kube.enable_lease_controller {
         return Ok(None);
     }
     let api = cluster::Config::load(config.kube.kubeconfig.as_deref()).context("--kubeconfig")?;
@@ -21,12 +21,12 @@ pub(super) fn client(config: &Config) -> Result<Option<Client>> {
     }
     tracing::info!(
         api = %api,
-        qps = config.kube.qps,
-        burst = config.kube.burst,
-        asked_for = config.kube.content_type,
+        qps = config.kube.kubeconfig_qps,
+        burst = config.kube.kubeconfig_burst,
+        asked_for = config.kube.kube_api_content_type,
         "Requests to the Kubernetes API are JSON"
     );
-    Ok(Some(Client::new(api, "proxy-server", config.kube.qps, config.kube.burst)))
+    Ok(Some(Client::new(api, "proxy-server", config.kube.kubeconfig_qps, config.kube.kubeconfig_burst)))
 }
 
 /// The credentials that agents must present, and the claims that they may make. Logs a warning if agents are not authenticated.
@@ -37,7 +37,7 @@ pub(super) fn agent_gate(
 ) -> Result<AgentGate> {
     let (mode, auth) = match (&config.agent_listener.client_ca, &config.token_auth) {
         (Some(_), _) => {
-            let names = AllowedNames::new(config.agent_names.clone());
+            let names = AllowedNames::new(config.access.agent_allowed_names.clone());
             (AgentAuthMode::Certificate, AgentAuth::Certificate(names))
         }
         (None, Some(tokens)) => {
@@ -56,16 +56,19 @@ pub(super) fn agent_gate(
         }
     };
     metrics.set_agent_auth_mode(mode);
-    let binding =
-        Binding { wide: config.default_route_names.clone(), source_address: config.trust_source_address };
-    Ok(AgentGate::new(auth, config.identity_binding, binding))
+    let access = &config.access;
+    let binding = Binding {
+        wide: access.default_route_allowed_names.clone(),
+        source_address: access.agent_identity_source_address,
+    };
+    Ok(AgentGate::new(auth, access.agent_identity_binding, binding))
 }
 
 /// The settings of the server's lease.
 pub(super) fn lease_settings(config: &Config) -> LeaseSettings {
-    let (namespace, labels) = (config.leases.namespace.clone(), config.leases.labels.clone());
-    let mut settings = LeaseSettings::new(namespace, labels, config.server_id.clone());
-    settings.advertise_address.clone_from(&config.leases.advertise_address);
+    let (namespace, labels) = (config.kube.lease_namespace.clone(), config.kube.lease_label.clone());
+    let mut settings = LeaseSettings::new(namespace, labels, config.replica.server_id.clone());
+    settings.advertise_address.clone_from(&config.kube.advertise_address);
     settings
 }
 
@@ -76,7 +79,7 @@ pub(super) fn leases(
     metrics: &Metrics,
     ops: &OpsRuntime,
 ) -> Option<LeaseController> {
-    if !config.leases.enabled {
+    if !config.kube.enable_lease_controller {
         return None;
     }
     Some(LeaseController::start(ops.handle(), client, lease_settings(config), metrics.clone()))

@@ -1,29 +1,22 @@
 //! Established connections: their number and their duration.
 
-use serve::metrics::{CountBy, Histogram, Lazy, Live, LiveGuard, Registry};
+use serve::metrics::{CountBy, Histogram, Lazy, Live, LiveGuard};
 use tokio::time::Instant;
 
 use super::{ClosedReason, DURATION};
 
-/// `established_connections`, `connection_duration_seconds` and `established_connections_closed_total`, which change together.
-#[derive(Debug, Clone)]
-pub struct Established {
-    live: Live,
-    duration: Lazy<Histogram>,
-    closed: CountBy<ClosedReason>,
+serve::families! {
+    /// Established connections, whose metrics change together.
+    pub struct Established {
+        live: Live = "established_connections", "Connections from a frontend to an endpoint";
+        duration: Lazy<Histogram> = "connection_duration_seconds",
+            "Seconds from a connection's establishment to its end", Lazy::new(|| Histogram::new(DURATION));
+        closed: CountBy<ClosedReason> = "established_connections_closed_total",
+            "Established connections that ended, by reason";
+    }
 }
 
 impl Established {
-    pub(super) fn register(registry: &mut Registry) -> Self {
-        let duration = Lazy::new(|| Histogram::new(DURATION));
-        let help = "Seconds from a connection's establishment to its end";
-        registry.register("connection_duration_seconds", help, duration.clone());
-        let help = "Established connections that ended, by reason";
-        let closed = CountBy::register(registry, "established_connections_closed_total", help);
-        let help = "Connections from a frontend to an endpoint";
-        Self { live: Live::register(registry, "established_connections", help), duration, closed }
-    }
-
     /// Counts a connection until the guard is dropped.
     pub fn enter(&self) -> EstablishedGuard {
         EstablishedGuard {
@@ -67,6 +60,8 @@ impl Drop for EstablishedGuard {
 
 #[cfg(test)]
 mod tests {
+    use serve::metrics::Registry;
+
     use super::*;
 
     #[test]

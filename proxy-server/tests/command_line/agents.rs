@@ -10,7 +10,7 @@ pub(crate) fn agents() -> Vec<Entry<Config>> {
         format!("{}, {}", config.agent_listener.bind.host, config.agent_listener.bind.port)
     }
     fn suites(config: &Config) -> String {
-        config.cipher_suites.to_string()
+        config.agents.cipher_suites.value.to_string()
     }
     vec![
         flag("agent-port", bind)
@@ -102,7 +102,7 @@ pub(crate) fn agents() -> Vec<Entry<Config>> {
             .refuses(&["--cipher-suites=x"], "--cipher-suites=\"x\": it is unknown or insecure")
             .refuses(&["--cipher-suites=TLS_AES_256_GCM_SHA384,"], "--cipher-suites=\"\": it is unknown")
             .refuses(&["--cipher-suites=a\"b"], "invalid argument \"a\\\"b\" for \"--cipher-suites\" flag"),
-        flag("tls-min-version", |c| format!("{:?}", c.tls_min_version))
+        flag("tls-min-version", |c| format!("{:?}", c.agents.tls_min_version.value))
             .default("Tls12")
             .takes(&["--tls-min-version="], "Tls12")
             .takes(&["--tls-min-version=VersionTLS10"], "Tls12")
@@ -110,7 +110,7 @@ pub(crate) fn agents() -> Vec<Entry<Config>> {
             .takes(&["--tls-min-version=VersionTLS12"], "Tls12")
             .takes(&["--tls-min-version=VersionTLS13"], "Tls13")
             .refuses(&["--tls-min-version=TLS12"], "--tls-min-version=\"TLS12\": it must be VersionTLS10, "),
-        flag("certificate-reload-interval", |c| format!("{:?}", c.certificate_reload_interval))
+        flag("certificate-reload-interval", |c| format!("{:?}", c.agents.certificate_reload_interval))
             .default("Some(10s)")
             .accepts_but_go_rejects(&["--certificate-reload-interval=1m"], "Some(60s)")
             .accepts_but_go_rejects(&["--certificate-reload-interval=0"], "None")
@@ -188,7 +188,7 @@ pub(crate) fn access() -> Vec<Entry<Config>> {
             )
             .accepts_but_go_rejects(&["--token-review-interval=0"], "None")
             .refuses(&["--token-review-interval=-1s"], "--token-review-interval=-1s: it must not be below 0"),
-        flag("agent-identity-binding", |c| format!("{:?}", c.identity_binding))
+        flag("agent-identity-binding", |c| format!("{:?}", c.access.agent_identity_binding))
             .default("Log")
             .accepts_but_go_rejects(&["--agent-identity-binding=off"], "Off")
             .accepts_but_go_rejects(
@@ -203,17 +203,17 @@ pub(crate) fn access() -> Vec<Entry<Config>> {
                 &["--agent-identity-binding=on"],
                 "--agent-identity-binding=\"on\": it must be off, log",
             ),
-        flag("agent-identity-source-address", |c| c.trust_source_address.to_string())
+        flag("agent-identity-source-address", |c| c.access.agent_identity_source_address.to_string())
             .default("false")
             .accepts_but_go_rejects(&["--agent-identity-source-address"], "true"),
-        flag("agent-allowed-names", |c| c.agent_names.join(" "))
+        flag("agent-allowed-names", |c| c.access.agent_allowed_names.join(" "))
             .default("")
             .accepts_but_go_rejects(&["--agent-allowed-names=a,b", "--cluster-ca-cert={file}"], "a b")
             .refuses(
                 &["--agent-allowed-names=a"],
                 "--agent-allowed-names needs --cluster-ca-cert: names are",
             ),
-        flag("default-route-allowed-names", |c| c.default_route_names.join(" "))
+        flag("default-route-allowed-names", |c| c.access.default_route_allowed_names.join(" "))
             .default("")
             .accepts_but_go_rejects(&["--default-route-allowed-names=a,b"], "a b"),
     ]

@@ -195,7 +195,7 @@ pub(crate) fn frontend() -> Vec<Entry<Config>> {
             .refuses(&["--server-ca-cert="], "--server-ca-cert must not be empty")
             .on(BARE)
             .refuses(&[], "--server-ca-cert must not be empty: give the authorities"),
-        flag("frontend-allowed-names", |c| c.frontend_names.join(" "))
+        flag("frontend-allowed-names", |c| c.frontend.frontend_allowed_names.join(" "))
             .default("")
             .refuses(
                 &["--frontend-allowed-names=a"],
@@ -203,7 +203,7 @@ pub(crate) fn frontend() -> Vec<Entry<Config>> {
             )
             .on(TCP)
             .accepts_but_go_rejects(&["--frontend-allowed-names=a,b"], "a b"),
-        flag("frontend-keepalive-time", |c| format!("{:?}", c.frontend_keepalive_time))
+        flag("frontend-keepalive-time", |c| format!("{:?}", c.frontend.frontend_keepalive_time))
             .default("3600s")
             .takes(&["--frontend-keepalive-time=1h0m0s"], "3600s")
             .takes(&["--frontend-keepalive-time=0"], "7200s")

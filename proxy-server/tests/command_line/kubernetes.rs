@@ -7,17 +7,17 @@ use super::flag;
 
 pub(crate) fn kubernetes() -> Vec<Entry<Config>> {
     fn labels(config: &Config) -> String {
-        format!("{:?}", config.leases.labels)
+        format!("{:?}", config.kube.lease_label)
     }
     vec![
-        flag("enable-lease-controller", |c| c.leases.enabled.to_string())
+        flag("enable-lease-controller", |c| c.kube.enable_lease_controller.to_string())
             .default("false")
             .takes(&["--enable-lease-controller=false"], "false")
             .takes(&["--enable-lease-controller"], "true"),
-        flag("lease-namespace", |c| c.leases.namespace.clone())
+        flag("lease-namespace", |c| c.kube.lease_namespace.clone())
             .default("kube-system")
             .takes(&["--lease-namespace=x"], "x"),
-        flag("advertise-address", |c| format!("{:?}", c.leases.advertise_address))
+        flag("advertise-address", |c| format!("{:?}", c.kube.advertise_address))
             .default("None")
             .accepts_but_go_rejects(&["--advertise-address=[::1]:8091"], "Some(\"[::1]:8091\")")
             .refuses(&["--advertise-address=a"], "--advertise-address=\"a\": it must be HOST:PORT")
@@ -35,7 +35,7 @@ pub(crate) fn kubernetes() -> Vec<Entry<Config>> {
             .takes(&["--kubeconfig="], "false")
             .takes(&["--kubeconfig={file}"], "true")
             .refuses(&["--kubeconfig={none}"], "--kubeconfig: "),
-        flag("kubeconfig-qps", |c| c.kube.qps.to_string())
+        flag("kubeconfig-qps", |c| c.kube.kubeconfig_qps.to_string())
             .default("0")
             .takes(&["--kubeconfig-qps=12.5"], "12.5")
             .takes(&["--kubeconfig-qps", "1e2"], "100")
@@ -47,11 +47,11 @@ pub(crate) fn kubernetes() -> Vec<Entry<Config>> {
                 &["--kubeconfig-qps=1e39"],
                 "invalid argument \"1e39\" for \"--kubeconfig-qps\" flag: the number",
             ),
-        flag("kubeconfig-burst", |c| c.kube.burst.to_string())
+        flag("kubeconfig-burst", |c| c.kube.kubeconfig_burst.to_string())
             .default("0")
             .takes(&["--kubeconfig-burst=7"], "7")
             .refuses(&["--kubeconfig-burst=1.5"], "invalid argument \"1.5\" for \"--kubeconfig-burst\" flag"),
-        flag("kube-api-content-type", |c| c.kube.content_type.clone())
+        flag("kube-api-content-type", |c| c.kube.kube_api_content_type.clone())
             .default("application/vnd.kubernetes.protobuf")
             .takes(&["--kube-api-content-type=application/json"], "application/json"),
     ]

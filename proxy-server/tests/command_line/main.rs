@@ -47,8 +47,8 @@ fn table() -> Vec<Entry<Config>> {
         kubernetes::kubernetes(),
         profiling_entries(
             UDS,
-            |config: &Config| config.profiling,
-            |config| config.status_on_any_address,
+            |config: &Config| config.profiling.enable_profiling,
+            |config| config.profiling.status_on_any_address,
             |config| &config.warnings,
         ),
         flow_entries(UDS, |config: &Config| &config.flow),
@@ -90,7 +90,7 @@ fn identities_without_flag_and_environment_differ() {
         let words =
             [["proxy-server".into(), "--uds-name=x".into()], flag("--cluster-cert"), flag("--cluster-key")];
         let words = words.into_iter().flatten().chain(["--server-port=0".into()]);
-        parse_with(words, |_| None).unwrap().server_id
+        parse_with(words, |_| None).unwrap().replica.server_id
     };
     assert_eq!(fresh().len(), 36);
     assert_ne!(fresh(), fresh());

@@ -7,10 +7,10 @@ use super::flag;
 
 pub(crate) fn routing() -> Vec<Entry<Config>> {
     fn strategies(config: &Config) -> String {
-        config.strategies.iter().map(|strategy| strategy.name()).collect::<Vec<_>>().join(" ")
+        config.replica.proxy_strategies.iter().map(|strategy| strategy.name()).collect::<Vec<_>>().join(" ")
     }
     vec![
-        flag("server-id", |c| c.server_id.clone())
+        flag("server-id", |c| c.replica.server_id.clone())
             .default("from-the-environment")
             .takes(&["--server-id=a", "--server-id=b"], "b")
             .takes(&["--server-id", "a b"], "a b")
@@ -19,11 +19,11 @@ pub(crate) fn routing() -> Vec<Entry<Config>> {
                 &["--server-id=zo\u{eb}"],
                 "--server-id=\"zo\u{eb}\": it travels in a gRPC header",
             ),
-        flag("server-count-file", |c| c.server_count_file.is_some().to_string())
+        flag("server-count-file", |c| c.replica.server_count_file.is_some().to_string())
             .default("false")
             .accepts_but_go_rejects(&["--server-count-file={file}"], "true")
             .refuses(&["--server-count-file={none}"], "--server-count-file: "),
-        flag("server-count", |c| c.server_count.to_string())
+        flag("server-count", |c| c.replica.server_count.to_string())
             .default("1")
             .takes(&["--server-count=3"], "3")
             .takes(&["--server-count=0"], "1")
@@ -46,28 +46,30 @@ pub(crate) fn routing() -> Vec<Entry<Config>> {
                 &["--proxy-strategies=destHost, default"],
                 "--proxy-strategies=\" default\": the strategies are",
             ),
-        flag("agent-selection", |c| format!("{:?}", c.agent_selection))
+        flag("agent-selection", |c| format!("{:?}", c.replica.agent_selection))
             .default("LeastLoaded")
             .accepts_but_go_rejects(&["--agent-selection=random"], "Random")
             .refuses(
                 &["--agent-selection=fastest"],
                 "--agent-selection=\"fastest\": it must be least-loaded or random",
             ),
-        flag("prefer-zone", |c| format!("{:?}", c.prefer_zone))
+        flag("prefer-zone", |c| format!("{:?}", c.replica.prefer_zone))
             .default("None")
             .accepts_but_go_rejects(&["--prefer-zone=eu-1a"], "Some(\"eu-1a\")"),
-        flag("backend-dial-timeout", |c| format!("{:?}", c.dial_timeout))
+        flag("backend-dial-timeout", |c| format!("{:?}", c.replica.backend_dial_timeout))
             .default("None")
             .takes(&["--backend-dial-timeout=0"], "None")
             .takes(&["--backend-dial-timeout=30s"], "Some(30s)")
             .refuses(&["--backend-dial-timeout=-1s"], "--backend-dial-timeout=-1s: it must not be below 0"),
-        flag("graceful-shutdown-timeout", |c| format!("{:?}", c.graceful_shutdown_timeout))
-            .default("0ns")
-            .takes(&["--graceful-shutdown-timeout=1m"], "60s")
-            .refuses(
-                &["--graceful-shutdown-timeout=-1ms"],
-                "--graceful-shutdown-timeout=-1ms: it must not be below 0",
-            ),
+        flag("graceful-shutdown-timeout", |c| {
+            format!("{:?}", c.replica.graceful_shutdown_timeout.unwrap_or_default())
+        })
+        .default("0ns")
+        .takes(&["--graceful-shutdown-timeout=1m"], "60s")
+        .refuses(
+            &["--graceful-shutdown-timeout=-1ms"],
+            "--graceful-shutdown-timeout=-1ms: it must not be below 0",
+        ),
         flag("xfr-channel-size", |c| c.warnings.join("; "))
             .default("")
             .takes(
@@ -102,10 +104,10 @@ pub(crate) fn routing() -> Vec<Entry<Config>> {
 
 pub(crate) fn serving() -> Vec<Entry<Config>> {
     fn admin(config: &Config) -> String {
-        format!("{}, {}", config.admin.host, config.admin.port)
+        format!("{}, {}", config.ports.admin_bind_address, config.ports.admin_port)
     }
     fn health(config: &Config) -> String {
-        format!("{}, {}", config.health.host, config.health.port)
+        format!("{}, {}", config.ports.health_bind_address, config.ports.health_port)
     }
     vec![
         flag("admin-port", admin)
@@ -120,10 +122,10 @@ pub(crate) fn serving() -> Vec<Entry<Config>> {
             .refuses(&["--health-port=0"], "--health-port=0: it must be a port from 1024 to 49151")
             .refuses(&["--health-port=49152"], "--health-port=49152: it must be a port"),
         flag("health-bind-address", health).takes(&["--health-bind-address=127.0.0.1"], "127.0.0.1, 8092"),
-        flag("allow-probe-dials", |c| c.allow_probe_dials.to_string())
+        flag("allow-probe-dials", |c| c.ports.allow_probe_dials.to_string())
             .default("false")
             .accepts_but_go_rejects(&["--allow-probe-dials"], "true"),
-        flag("readiness-policy", |c| format!("{:?}", c.readiness_policy))
+        flag("readiness-policy", |c| format!("{:?}", c.ports.readiness_policy))
             .default("FirstStrategy")
             .accepts_but_go_rejects(&["--readiness-policy=first-strategy"], "FirstStrategy")
             .accepts_but_go_rejects(&["--readiness-policy=any"], "Any")

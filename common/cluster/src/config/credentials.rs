@@ -2,14 +2,14 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::HeaderValue;
 use http::header::InvalidHeaderValue;
 
-use super::exec::{Exec, ExecError};
+use super::exec::Exec;
 use super::tls::Pem;
 
 /// The longest token, in bytes.
@@ -27,19 +27,15 @@ enum Source {
 }
 
 /// Why credentials are not available now. No text contains a secret.
-#[derive(Debug, thiserror::Error)]
-pub enum CredentialError {
-    /// The token file cannot be used.
-    #[error("token file {path:?}: {source}")]
-    TokenFile {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The plug-in returned none.
-    #[error(transparent)]
-    Exec(#[from] ExecError),
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{0}")]
+pub struct CredentialError(pub(super) String);
+
+impl CredentialError {
+    #[expect(clippy::needless_pass_by_value, reason = "map_err hands the error in")]
+    fn of_file(path: &Path, error: io::Error) -> Self {
+        Self(format!("token file {path:?}: {error}"))
+    }
 }
 
 /// The credentials of one request or connection.
@@ -89,8 +85,7 @@ impl Credentials {
     /// Whether the token file can be read now; its contents are checked at each use.
     pub(super) fn check_file(&self) -> Result<(), CredentialError> {
         let Source::TokenFile(path) = &self.0 else { return Ok(()) };
-        let fail = |source| CredentialError::TokenFile { path: path.clone(), source };
-        std::fs::read(path).map(drop).map_err(fail)
+        std::fs::read(path).map(drop).map_err(|error| CredentialError::of_file(path, error))
     }
 
     /// The current credentials.
@@ -99,10 +94,10 @@ impl Credentials {
             Source::None => Ok(PresentedCredentials::default()),
             Source::Token(header) | Source::Basic(header) => Ok(header_alone(header.clone())),
             Source::TokenFile(path) => {
-                let fail = |source| CredentialError::TokenFile { path: path.clone(), source };
-                Ok(header_alone(read(path).map_err(fail)?))
+                let header = read(path).map_err(|error| CredentialError::of_file(path, error))?;
+                Ok(header_alone(header))
             }
-            Source::Exec(exec) => Ok(exec.show().await?),
+            Source::Exec(exec) => exec.show().await,
         }
     }
 

@@ -20,7 +20,7 @@ use tokio::process::Command;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-use super::credentials::{PresentedCredentials, bearer};
+use super::credentials::{CredentialError, PresentedCredentials, bearer};
 use super::tls::Pem;
 use crate::time::{Clock, Moment};
 
@@ -72,14 +72,6 @@ struct Status {
     expiration_timestamp: Option<String>,
 }
 
-/// Why the plug-in returned no credentials. No text contains its standard output.
-#[derive(Debug, Clone, thiserror::Error)]
-#[error("plug-in {command:?} {why}")]
-pub struct ExecError {
-    command: String,
-    why: String,
-}
-
 /// A plug-in with its last result. Clones share both.
 #[derive(Clone)]
 pub(crate) struct Exec(Arc<Shared>);
@@ -101,7 +93,7 @@ struct Program {
 }
 
 /// The result of a run; `None` while it runs.
-type Outcome = Option<Result<PresentedCredentials, ExecError>>;
+type Outcome = Option<Result<PresentedCredentials, CredentialError>>;
 
 #[derive(Default)]
 struct Last {
@@ -148,7 +140,7 @@ impl Exec {
     }
 
     /// The current credentials; runs the program if there are none or they expire soon.
-    pub(super) async fn show(&self) -> Result<PresentedCredentials, ExecError> {
+    pub(super) async fn show(&self) -> Result<PresentedCredentials, CredentialError> {
         let mut outcome = {
             let mut last = self.0.last.lock();
             let soon = Clock::system().now().plus(MARGIN);
@@ -169,7 +161,7 @@ impl Exec {
         };
         let told = outcome.wait_for(Option::is_some).await.map(|outcome| outcome.clone());
         // A run without a result has panicked, or its runtime has ended.
-        told.ok().flatten().unwrap_or_else(|| Err(self.0.program.failed("was not run to its end".to_owned())))
+        told.ok().flatten().unwrap_or_else(|| Err(self.0.program.failed("was not run to its end")))
     }
 
     /// Drops the last credentials, unless they are fresh. Returns whether it did.
@@ -204,14 +196,14 @@ impl Exec {
 }
 
 impl Program {
-    async fn run(&self) -> Result<Vec<u8>, ExecError> {
+    async fn run(&self) -> Result<Vec<u8>, CredentialError> {
         let mut command = Command::new(&self.path);
         command.args(&self.args).envs(self.env.iter().map(|(name, value)| (name, value)));
         command.env("KUBERNETES_EXEC_INFO", &self.info);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn().map_err(|error| {
             let hint = self.hint.as_ref().map(|hint| format!("; {}", hint.trim().replace(['\n', '\r'], " ")));
-            self.failed(format!("cannot be started: {error}{}", hint.unwrap_or_default()))
+            self.failed(&format!("cannot be started: {error}{}", hint.unwrap_or_default()))
         })?;
         let (mut printed, mut complaints) = (Vec::new(), Vec::new());
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
@@ -222,23 +214,24 @@ impl Program {
             child.wait().await
         };
         let status = match timeout(RUN_LIMIT, finished).await {
-            Ok(status) => status.map_err(|error| self.failed(error.to_string()))?,
-            Err(_) => return Err(self.failed(format!("did not end within {} s", RUN_LIMIT.as_secs()))),
+            Ok(status) => status.map_err(|error| self.failed(&error.to_string()))?,
+            Err(_) => return Err(self.failed(&format!("did not end within {} s", RUN_LIMIT.as_secs()))),
         };
         if status.success() {
             return Ok(printed);
         }
         let complaints = String::from_utf8_lossy(&complaints);
         let quoted: String = complaints.trim().chars().take(QUOTED).flat_map(char::escape_debug).collect();
-        Err(self.failed(format!("failed ({status}): {quoted}")))
+        Err(self.failed(&format!("failed ({status}): {quoted}")))
     }
 
-    fn failed(&self, why: String) -> ExecError {
-        ExecError { command: self.command.clone(), why }
+    /// Why the plug-in returned no credentials. No text contains its standard output.
+    fn failed(&self, why: &str) -> CredentialError {
+        CredentialError(format!("plug-in {:?} {why}", self.command))
     }
 
-    fn read(&self, printed: &[u8]) -> Result<(PresentedCredentials, Option<Moment>), ExecError> {
-        let output = |why: &str| self.failed(format!("printed no usable ExecCredential: {why}"));
+    fn read(&self, printed: &[u8]) -> Result<(PresentedCredentials, Option<Moment>), CredentialError> {
+        let output = |why: &str| self.failed(&format!("printed no usable ExecCredential: {why}"));
         let credential: Credential =
             serde_json::from_slice(printed).map_err(|_| output("it is no such JSON"))?;
         if credential.api_version != self.api_version {

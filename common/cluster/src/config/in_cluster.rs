@@ -18,16 +18,22 @@ pub(super) fn load(
     mount: &Path,
     environment: impl Fn(&str) -> Option<String>,
 ) -> Result<Config, ConfigError> {
-    let variable = |name: &'static str| {
-        environment(name).filter(|value| !value.is_empty()).ok_or(ConfigError::NoPod(name))
+    let missing = |name: &str| {
+        ConfigError(format!(
+            "this is not a pod ({name} is not set): name a kubeconfig with --kubeconfig, or run as a pod with a service account"
+        ))
     };
+    let variable = |name| environment(name).filter(|value| !value.is_empty()).ok_or_else(|| missing(name));
     let host = variable("KUBERNETES_SERVICE_HOST")?;
     let port = variable("KUBERNETES_SERVICE_PORT")?;
-    let port = port.parse().map_err(|_| ConfigError::NoPod("KUBERNETES_SERVICE_PORT"))?;
+    let port = port.parse().map_err(|_| missing("KUBERNETES_SERVICE_PORT"))?;
     let token = mount.join("token");
-    if let Err(source) = std::fs::read(&token) {
-        return Err(ConfigError::NoToken { path: token, source });
-    }
+    std::fs::read(&token).map_err(|error| {
+        ConfigError(format!(
+            "the pod's service account: cannot read {token:?}: {error}; set automountServiceAccountToken, or name a \
+             kubeconfig with --kubeconfig"
+        ))
+    })?;
     Ok(Config {
         server: Server { https: true, host, port, path: String::new() },
         tls: TlsFiles { ca: Some(Pem::File(mount.join("ca.crt"))), ..TlsFiles::default() },

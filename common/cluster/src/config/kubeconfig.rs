@@ -71,14 +71,14 @@ struct User {
 /// Reads a file.
 pub(super) fn load(path: &Path) -> Result<Config, ConfigError> {
     let text = std::fs::read_to_string(path)
-        .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-    let syntax = |why: String| ConfigError::Syntax { path: path.to_owned(), why };
+        .map_err(|error| ConfigError(format!("cannot read {path:?}: {error}")))?;
+    let syntax = |why: String| ConfigError(format!("{path:?} is no kubeconfig: {why}"));
     let value = yaml::parse(&text).map_err(syntax)?;
     // serde's error text could quote the value, which may be a secret.
     let file: File = serde_json::from_value(value)
         .map_err(|_| syntax("its sections are not those of a Config (clusters, contexts, users)".into()))?;
     let folder = path.parent().unwrap_or(Path::new(""));
-    resolve(file, folder).map_err(|why| ConfigError::Content { path: path.to_owned(), why })
+    resolve(file, folder).map_err(|why| ConfigError::of(path, &why))
 }
 
 fn resolve(file: File, folder: &Path) -> Result<Config, String> {

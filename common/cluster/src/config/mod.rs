@@ -13,10 +13,10 @@ mod tls;
 mod yaml;
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use http::{HeaderName, HeaderValue};
-use net::env_proxy::{EnvProxy, Proxy, ProxyUrlError};
+use net::env_proxy::{EnvProxy, Proxy};
 
 pub(crate) use credentials::PresentedCredentials;
 pub use credentials::{CredentialError, Credentials};
@@ -43,56 +43,13 @@ pub struct Config {
 
 /// Why the API cannot be configured. One line each, with the fix.
 #[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("cannot read {path:?}: {source}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: std::io::Error,
-    },
-    /// The file is not a kubeconfig.
-    #[error("{path:?} is no kubeconfig: {why}")]
-    Syntax {
-        /// The file.
-        path: PathBuf,
-        /// The fault.
-        why: String,
-    },
-    /// The kubeconfig refers to something that is missing.
-    #[error("{path:?}: {why}")]
-    Content {
-        /// The file.
-        path: PathBuf,
-        /// The fault, and the fix.
-        why: String,
-    },
-    /// No kubeconfig was named, and this is not a pod.
-    #[error(
-        "this is not a pod ({0} is not set): name a kubeconfig with --kubeconfig, or run as a pod with a service account"
-    )]
-    NoPod(&'static str),
-    /// The pod has no service account's token.
-    #[error(
-        "the pod's service account: cannot read {path:?}: {source}; set automountServiceAccountToken, or name a kubeconfig with --kubeconfig"
-    )]
-    NoToken {
-        /// The token's file.
-        path: PathBuf,
-        /// The cause.
-        source: std::io::Error,
-    },
-    /// The environment names an unusable proxy for the API.
-    #[error("the way to the Kubernetes API at {at}: {source}; or name {host} in NO_PROXY")]
-    Proxy {
-        /// `HOST:PORT`.
-        at: String,
-        /// The API's host.
-        host: String,
-        /// The cause.
-        source: ProxyUrlError,
-    },
+#[error("{0}")]
+pub struct ConfigError(String);
+
+impl ConfigError {
+    fn of(path: &Path, why: &str) -> Self {
+        Self(format!("{path:?}: {why}"))
+    }
 }
 
 impl Config {
@@ -115,7 +72,7 @@ impl Config {
         let mut config = match kubeconfig {
             Some(path) => {
                 let config = kubeconfig::load(path)?;
-                config.check_files().map_err(|why| ConfigError::Content { path: path.to_owned(), why })?;
+                config.check_files().map_err(|why| ConfigError::of(path, &why))?;
                 config
             }
             None => in_cluster::load(Path::new(in_cluster::MOUNT), &environment)?,
@@ -124,10 +81,11 @@ impl Config {
         if config.proxy.is_none() {
             let Server { https, host, port, .. } = &config.server;
             let proxies = EnvProxy::for_http(*https, environment);
-            let found = proxies.proxy_for(host, *port).map_err(|source| ConfigError::Proxy {
-                at: config.server.authority(),
-                host: host.clone(),
-                source,
+            let found = proxies.proxy_for(host, *port).map_err(|error| {
+                let at = config.server.authority();
+                ConfigError(format!(
+                    "the way to the Kubernetes API at {at}: {error}; or name {host} in NO_PROXY"
+                ))
             })?;
             config.proxy = found.cloned();
         }

@@ -1,59 +1,55 @@
 //! Integers: `strconv.ParseInt` and `ParseUint` with base 0, as pflag calls them.
 
-/// Why a text is not an integer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum IntegerError {
-    /// Not a number.
-    #[error("it must be a whole number (10, 0x1f, 0o17, 0b11 and 1_000 are read)")]
-    Syntax,
-    /// Beyond 64 bits.
-    #[error("the number is out of range")]
-    Range,
+use std::num::{IntErrorKind, ParseIntError};
+
+const SYNTAX: &str = "it must be a whole number (10, 0x1f, 0o17, 0b11 and 1_000 are read)";
+const RANGE: &str = "the number is out of range";
+
+#[expect(clippy::needless_pass_by_value, reason = "map_err hands it in")]
+fn reason(error: ParseIntError) -> &'static str {
+    match error.kind() {
+        IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => RANGE,
+        _ => SYNTAX,
+    }
 }
 
 /// A signed number with an optional sign and an optional base prefix (`0x`, `0o`, `0b`, or a bare `0` for octal).
 /// Underscores may separate digits.
-pub fn signed(text: &str) -> Result<i64, IntegerError> {
-    let (negative, digits) = match text.as_bytes() {
-        [b'-', ..] => (true, &text[1..]),
-        [b'+', ..] => (false, &text[1..]),
-        _ => (false, text),
-    };
-    let magnitude = i128::from(unsigned(digits)?);
-    i64::try_from(if negative { -magnitude } else { magnitude }).map_err(|_| IntegerError::Range)
+pub fn signed(text: &str) -> Result<i64, &'static str> {
+    let (sign, rest) = text.split_at(usize::from(text.starts_with(['-', '+'])));
+    let (radix, digits) = based(rest)?;
+    i64::from_str_radix(&(sign.to_owned() + &digits), radix).map_err(reason)
 }
 
 /// As [`signed`], without a sign.
-pub fn unsigned(text: &str) -> Result<u64, IntegerError> {
-    let bytes = text.as_bytes();
-    let (radix, digits) = match bytes {
-        [b'0', b'x' | b'X', digits @ ..] if !digits.is_empty() => (16, digits),
-        [b'0', b'o' | b'O', digits @ ..] if !digits.is_empty() => (8, digits),
-        [b'0', b'b' | b'B', digits @ ..] if !digits.is_empty() => (2, digits),
-        [b'0', digits @ ..] if !digits.is_empty() => (8, digits),
-        _ => (10, bytes),
+pub fn unsigned(text: &str) -> Result<u64, &'static str> {
+    let (radix, digits) = based(text)?;
+    u64::from_str_radix(&digits, radix).map_err(reason)
+}
+
+/// The base, and the digits without their prefix and underscores.
+fn based(text: &str) -> Result<(u32, String), &'static str> {
+    let (radix, digits) = match text.as_bytes() {
+        [b'0', b'x' | b'X', _, ..] => (16, &text[2..]),
+        [b'0', b'o' | b'O', _, ..] => (8, &text[2..]),
+        [b'0', b'b' | b'B', _, ..] => (2, &text[2..]),
+        [b'0', _, ..] => (8, &text[1..]),
+        _ => (10, text),
     };
-    if digits.is_empty() || !underscores_separate_digits(bytes) {
-        return Err(IntegerError::Syntax);
+    if digits.starts_with(['-', '+']) || !underscores_separate_digits(text.as_bytes()) {
+        return Err(SYNTAX);
     }
-    let values = digits.iter().filter(|byte| **byte != b'_').map(|byte| char::from(*byte).to_digit(radix));
-    let values: Vec<u32> = values.collect::<Option<_>>().ok_or(IntegerError::Syntax)?;
-    let grow = |total: u64, digit: &u32| total.checked_mul(radix.into())?.checked_add((*digit).into());
-    values.iter().try_fold(0, grow).ok_or(IntegerError::Range)
+    Ok((radix, digits.replace('_', "")))
 }
 
 /// A number in base 10, without prefixes and underscores: `strconv.Atoi`.
-pub fn decimal(text: &str) -> Result<i64, IntegerError> {
-    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
-    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(IntegerError::Syntax);
-    }
-    text.parse().map_err(|_| IntegerError::Range)
+pub fn decimal(text: &str) -> Result<i64, &'static str> {
+    text.parse().map_err(reason)
 }
 
 /// As [`decimal`], in 32 bits: klog's format of a level.
-pub fn level(text: &str) -> Result<i32, IntegerError> {
-    i32::try_from(decimal(text)?).map_err(|_| IntegerError::Range)
+pub fn level(text: &str) -> Result<i32, &'static str> {
+    text.parse().map_err(reason)
 }
 
 /// Go's rule: an underscore is between two digits, or between a base prefix and a digit. `text` has no sign.
@@ -100,22 +96,22 @@ mod tests {
             "", "-", "+", "x", "0x", "08", "0b2", "1__0", "_1", "1_", "0x_", "1.0", "1e3", " 1", "--1",
             "0x1g",
         ] {
-            assert_eq!(signed(text), Err(IntegerError::Syntax), "{text}");
+            assert_eq!(signed(text), Err(SYNTAX), "{text}");
         }
         for text in ["9223372036854775808", "-9223372036854775809", "0x1_0000_0000_0000_0000"] {
-            assert_eq!(signed(text), Err(IntegerError::Range), "{text}");
+            assert_eq!(signed(text), Err(RANGE), "{text}");
         }
         assert_eq!(unsigned("18446744073709551615"), Ok(u64::MAX));
-        assert_eq!(unsigned("-1"), Err(IntegerError::Syntax));
-        assert_eq!(unsigned("+1"), Err(IntegerError::Syntax));
+        assert_eq!(unsigned("-1"), Err(SYNTAX));
+        assert_eq!(unsigned("+1"), Err(SYNTAX));
     }
 
     #[test]
     fn levels_are_decimal() {
         assert_eq!((level("4"), level("-1"), level("+2")), (Ok(4), Ok(-1), Ok(2)));
         for text in ["", "0x4", "1_0", "-", "4.0"] {
-            assert_eq!(level(text), Err(IntegerError::Syntax), "{text}");
+            assert_eq!(level(text), Err(SYNTAX), "{text}");
         }
-        assert_eq!(level("2147483648"), Err(IntegerError::Range));
+        assert_eq!(level("2147483648"), Err(RANGE));
     }
 }

@@ -17,45 +17,11 @@ const HEAD_LIMIT: usize = 16 * 1024;
 /// The longest part of a proxy's status line in an error, in characters.
 const SHOWN: usize = 128;
 
-/// A failed tunnel. No text contains credentials.
+/// A failed tunnel: the target has characters that would break the request, the proxy cannot be reached or refuses, or its
+/// answer is not HTTP or does not end. The text contains no credentials.
 #[derive(Debug, Error)]
-pub enum ConnectError {
-    /// The target has characters that would break the request.
-    #[error("{0:?} is not host:port")]
-    Target(String),
-    /// The proxy cannot be reached, or stopped answering.
-    #[error("proxy {proxy}: {source}")]
-    Io {
-        /// `host:port`.
-        proxy: String,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The proxy refused.
-    #[error("proxy {proxy} refused the tunnel to {target}: {status}")]
-    Refused {
-        /// `host:port`.
-        proxy: String,
-        /// `host:port`.
-        target: String,
-        /// Status code and reason, as the proxy wrote them.
-        status: String,
-    },
-    /// The answer is not HTTP, or its head does not end.
-    #[error("proxy {proxy} does not speak HTTP: {why}")]
-    Protocol {
-        /// `host:port`.
-        proxy: String,
-        /// The fault.
-        why: &'static str,
-    },
-    /// The time-out of [`PROXY_LIMIT`].
-    #[error("proxy {proxy}: no tunnel within {} s", PROXY_LIMIT.as_secs())]
-    Timeout {
-        /// `host:port`.
-        proxy: String,
-    },
-}
+#[error("{0}")]
+pub struct ConnectError(String);
 
 /// Opens a tunnel to `target`, `host:port`, over a connection that the caller made to the proxy (with TLS, if the proxy
 /// requires it). The proxy resolves the target's name. The returned stream starts with the target's first byte.
@@ -66,31 +32,32 @@ pub async fn tunnel<IO>(io: IO, proxy: &Proxy, target: &str) -> Result<IO, Conne
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
-    let timeout = |_| ConnectError::Timeout { proxy: proxy.to_string() };
-    tokio::time::timeout(PROXY_LIMIT, negotiate(io, proxy, target)).await.map_err(timeout)?
+    if target.is_empty() || !target.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(ConnectError(format!("{target:?} is not host:port")));
+    }
+    let opened = tokio::time::timeout(PROXY_LIMIT, negotiate(io, proxy, target)).await;
+    let opened = opened.unwrap_or_else(|_| Err(format!(": no tunnel within {} s", PROXY_LIMIT.as_secs())));
+    opened.map_err(|why| ConnectError(format!("proxy {proxy}{why}")))
 }
 
-async fn negotiate<IO>(mut io: IO, proxy: &Proxy, target: &str) -> Result<IO, ConnectError>
+/// The error is the end of a sentence that begins with the proxy.
+async fn negotiate<IO>(mut io: IO, proxy: &Proxy, target: &str) -> Result<IO, String>
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
-    if target.is_empty() || !target.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(ConnectError::Target(target.to_owned()));
-    }
-    let failed = |source| ConnectError::Io { proxy: proxy.to_string(), source };
     io.write_all(request(proxy, target).as_bytes()).await.map_err(failed)?;
     io.flush().await.map_err(failed)?;
-    let head = read_head(&mut io, proxy).await?;
+    let head = read_head(&mut io).await?;
     match status(&head) {
-        Some((code, _)) if (200..300).contains(&code) => Ok(io),
-        Some((_, status)) => {
-            Err(ConnectError::Refused { proxy: proxy.to_string(), target: target.to_owned(), status })
-        }
-        None => Err(ConnectError::Protocol {
-            proxy: proxy.to_string(),
-            why: "its answer has no HTTP status line",
-        }),
+        Some((200..300, _)) => Ok(io),
+        Some((_, status)) => Err(format!(" refused the tunnel to {target}: {status}")),
+        None => Err(" does not speak HTTP: its answer has no HTTP status line".to_owned()),
     }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "map_err hands it in")]
+fn failed(error: io::Error) -> String {
+    format!(": {error}")
 }
 
 fn request(proxy: &Proxy, target: &str) -> String {
@@ -104,8 +71,7 @@ fn request(proxy: &Proxy, target: &str) -> String {
 
 /// Reads the head byte by byte, because the bytes after it belong to the target; tunnels are rare. Lines end in LF or
 /// CR LF, as in Go.
-async fn read_head<IO: AsyncRead + Unpin>(io: &mut IO, proxy: &Proxy) -> Result<Vec<u8>, ConnectError> {
-    let failed = |source| ConnectError::Io { proxy: proxy.to_string(), source };
+async fn read_head<IO: AsyncRead + Unpin>(io: &mut IO) -> Result<Vec<u8>, String> {
     let (mut head, mut byte) = (Vec::new(), [0]);
     while head.len() < HEAD_LIMIT {
         if io.read(&mut byte).await.map_err(failed)? == 0 {
@@ -116,7 +82,7 @@ async fn read_head<IO: AsyncRead + Unpin>(io: &mut IO, proxy: &Proxy) -> Result<
             return Ok(head);
         }
     }
-    Err(ConnectError::Protocol { proxy: proxy.to_string(), why: "the head of its answer is too long" })
+    Err(" does not speak HTTP: the head of its answer is too long".to_owned())
 }
 
 /// The code, and code with reason, of `HTTP/1.x CODE REASON`.

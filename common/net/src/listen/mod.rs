@@ -9,16 +9,16 @@
 mod abstract_tests;
 mod accept;
 mod descriptors;
-mod error;
 mod link_socket;
 mod tcp;
 #[cfg(test)]
 mod tests;
 mod unix;
 
+use std::fmt::Display;
+
 pub use accept::{AcceptLoop, Source};
 pub use descriptors::DescriptorLimit;
-pub use error::BindError;
 pub use link_socket::LinkSocket;
 pub use tcp::{SocketKeepalive, bind_links, bind_tcp, tune};
 pub use unix::UnixSocket;
@@ -26,3 +26,17 @@ pub use unix::UnixSocket;
 /// The longest time from accept to the end of the TLS handshake. At an RTT of 300 ms a handshake takes about one
 /// second.
 pub const HANDSHAKE_LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// Why a socket cannot be bound.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address}: {why}")]
+pub struct BindError {
+    address: String,
+    why: String,
+}
+
+impl BindError {
+    fn new(address: impl Display, why: impl Display) -> Self {
+        Self { address: address.to_string(), why: why.to_string() }
+    }
+}

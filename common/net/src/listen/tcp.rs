@@ -7,7 +7,7 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::error::BindError;
+use super::BindError;
 use crate::host_port::{Joined, unbracketed};
 
 /// The connections that the kernel queues until they are accepted (it caps this at `net.core.somaxconn`, the value that
@@ -39,7 +39,7 @@ impl Default for SocketKeepalive {
 /// Must be called within a runtime.
 ///
 /// # Errors
-/// [`BindError::Tcp`] and [`BindError::Host`].
+/// If the host is unknown, or the address cannot be bound.
 pub fn bind_tcp(host: &str, port: u16) -> Result<TcpListener, BindError> {
     bind(host, port, &|_| Ok(()))
 }
@@ -47,7 +47,7 @@ pub fn bind_tcp(host: &str, port: u16) -> Result<TcpListener, BindError> {
 /// Binds a TCP listener for agents: limits the segment size of its connections from the start.
 ///
 /// # Errors
-/// [`BindError::Tcp`] and [`BindError::Host`].
+/// If the host is unknown, or the address cannot be bound.
 pub fn bind_links(host: &str, port: u16) -> Result<TcpListener, BindError> {
     bind(host, port, &|socket| socket.set_tcp_mss(LARGEST_SEGMENT))
 }
@@ -64,11 +64,12 @@ fn bind(host: &str, port: u16, prepare: Prepare<'_>) -> Result<TcpListener, Bind
         Err(_) => match resolve(bare, port) {
             Some(address) => listener(address, false, prepare),
             None => {
-                return Err(BindError::Host { address: shown, host: host.to_owned() });
+                let why = format_args!("{host:?} is neither an IP address nor a known name");
+                return Err(BindError::new(shown, why));
             }
         },
     };
-    bound.and_then(TcpListener::from_std).map_err(|source| BindError::Tcp { address: shown, source })
+    bound.and_then(TcpListener::from_std).map_err(|error| BindError::new(shown, error))
 }
 
 fn every_address(port: u16, prepare: Prepare<'_>) -> io::Result<StdListener> {

@@ -126,8 +126,8 @@ async fn bind_errors_name_the_address() {
     let taken = bind_tcp("127.0.0.1", 0).unwrap().into_std().unwrap();
     let port = taken.local_addr().unwrap().port();
     let error = bind_tcp("127.0.0.1", port).unwrap_err();
-    assert!(matches!(&error, BindError::Tcp { source, .. } if source.kind() == io::ErrorKind::AddrInUse));
-    assert!(error.to_string().contains(&format!("127.0.0.1:{port}")), "{error}");
+    let text = format!("cannot listen on 127.0.0.1:{port}: Address already in use");
+    assert!(error.to_string().starts_with(&text), "{error}");
     // A documentation address, which no machine has.
     let error = bind_tcp("192.0.2.1", 0).unwrap_err().to_string();
     assert!(error.contains("192.0.2.1:0"), "{error}");
@@ -176,12 +176,10 @@ async fn a_unix_socket_lives_and_is_removed() {
 }
 
 /// Why the path is refused. The error names the path.
-pub(super) fn refusal(path: &Path, delete_existing: bool) -> &'static str {
-    let error = UnixSocket::bind(path, delete_existing).unwrap_err();
-    let text = error.to_string();
-    let BindError::Path { why, .. } = error else { panic!("{text}") };
-    assert_eq!(text, format!("cannot listen on {}: {why}", path.display()));
-    why
+pub(super) fn refusal(path: &Path, delete_existing: bool) -> String {
+    let text = UnixSocket::bind(path, delete_existing).unwrap_err().to_string();
+    let why = text.strip_prefix(&format!("cannot listen on {}: ", path.display()));
+    why.unwrap_or_else(|| panic!("{text}")).to_owned()
 }
 
 const NOT_A_SOCKET: &str = "the file exists and is not a socket: remove it or choose another path";

@@ -34,8 +34,8 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{Interval, MissedTickBehavior};
 
+use super::BindError;
 use super::accept::Source;
-use super::error::BindError;
 use super::tcp::BACKLOG;
 
 /// The mode of the frontend's Unix socket: the owner and its group only (umask 0007 in Go).
@@ -90,12 +90,10 @@ impl UnixSocket {
     /// See [`BindError`].
     pub fn bind(path: &Path, delete_existing: bool) -> Result<Self, BindError> {
         let bound = match abstract_name(path) {
-            Some(name) => Bound::to_name(path, name)?,
-            None => {
-                remove_existing(path, delete_existing)?;
-                Bound::to_file(path)?
-            }
+            Some(name) => Bound::to_name(name),
+            None => remove_existing(path, delete_existing).and_then(|()| Bound::to_file(path)),
         };
+        let bound = bound.map_err(|error| BindError::new(path.display(), error))?;
         let mut watch = tokio::time::interval(UNIX_WATCH);
         watch.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Ok(Self {
@@ -147,7 +145,7 @@ impl UnixSocket {
             Ok(_) => "another process's file is there".to_owned(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => match Bound::to_file(&self.path) {
                 Ok(bound) => return self.replace(bound, cx),
-                Err(error) => error.to_string(),
+                Err(error) => BindError::new(self.path.display(), error).to_string(),
             },
             Err(error) => error.to_string(),
         };
@@ -192,26 +190,17 @@ impl Drop for UnixSocket {
 }
 
 impl Bound {
-    fn to_file(path: &Path) -> Result<Self, BindError> {
-        let failed = |source: io::Error| BindError::Unix { path: path.to_owned(), source };
-        let socket = bound(path, path, |kind| match kind {
-            io::ErrorKind::NotFound => Some("its directory does not exist"),
-            io::ErrorKind::AddrInUse => Some(EXISTS),
-            _ => None,
-        })?;
-        fs::set_permissions(path, Permissions::from_mode(UNIX_MODE)).map_err(failed)?;
-        let file = FileId::of(&fs::symlink_metadata(path).map_err(failed)?);
-        Ok(Self { listener: listening(socket).map_err(failed)?, file: Some(file) })
+    fn to_file(path: &Path) -> io::Result<Self> {
+        let socket = bound(path, EXISTS)?;
+        fs::set_permissions(path, Permissions::from_mode(UNIX_MODE))?;
+        let file = FileId::of(&fs::symlink_metadata(path)?);
+        Ok(Self { listener: listening(socket)?, file: Some(file) })
     }
 
-    fn to_name(path: &Path, name: &OsStr) -> Result<Self, BindError> {
+    fn to_name(name: &OsStr) -> io::Result<Self> {
         let mut address = OsString::from("\0");
         address.push(name);
-        let socket =
-            bound(path, Path::new(&address), |kind| (kind == io::ErrorKind::AddrInUse).then_some(TAKEN))?;
-        let listener =
-            listening(socket).map_err(|source| BindError::Unix { path: path.to_owned(), source })?;
-        Ok(Self { listener, file: None })
+        Ok(Self { listener: listening(bound(Path::new(&address), TAKEN)?)?, file: None })
     }
 }
 
@@ -220,24 +209,19 @@ fn abstract_name(path: &Path) -> Option<&OsStr> {
     path.as_os_str().as_bytes().strip_prefix(b"@").map(OsStr::from_bytes)
 }
 
-/// A bound socket that does not listen yet. `path` is for errors; `known` maps some kinds of them.
-fn bound(
-    path: &Path,
-    address: &Path,
-    known: impl Fn(io::ErrorKind) -> Option<&'static str>,
-) -> Result<Socket, BindError> {
-    let failed = |source: io::Error| match known(source.kind()) {
-        Some(why) => BindError::Path { path: path.to_owned(), why },
-        None => BindError::Unix { path: path.to_owned(), source },
-    };
-    let address = SockAddr::unix(address).map_err(|_| BindError::Path {
-        path: path.to_owned(),
-        why: "a socket's path must be shorter than 108 bytes",
-    })?;
-    let socket = Socket::new(Domain::UNIX, Type::STREAM, None).map_err(failed)?;
-    socket.set_nonblocking(true).map_err(failed)?;
-    socket.bind(&address).map_err(failed)?;
-    Ok(socket)
+/// A bound socket that does not listen yet. `taken` is the error if the address is in use.
+fn bound(address: &Path, taken: &str) -> io::Result<Socket> {
+    let address = SockAddr::unix(address)
+        .map_err(|_| io::Error::other("a socket's path must be shorter than 108 bytes"))?;
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    match socket.bind(&address) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(io::Error::other("its directory does not exist"))
+        }
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(io::Error::other(taken)),
+        bound => bound.map(|()| socket),
+    }
 }
 
 fn listening(socket: Socket) -> io::Result<UnixListener> {
@@ -246,26 +230,24 @@ fn listening(socket: Socket) -> io::Result<UnixListener> {
 }
 
 /// Deletes the socket of a previous process, if there is one and `delete_existing` is set.
-fn remove_existing(path: &Path, delete_existing: bool) -> Result<(), BindError> {
-    let refused = |why| Err(BindError::Path { path: path.to_owned(), why });
-    let failed = |source| Err(BindError::Unix { path: path.to_owned(), source });
+fn remove_existing(path: &Path, delete_existing: bool) -> io::Result<()> {
     let found = match fs::symlink_metadata(path) {
-        Ok(found) => found,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return failed(error),
+        found => found?,
     };
     if found.is_dir() && delete_existing && fs::remove_dir(path).is_ok() {
         tracing::warn!(path = %path.display(), "removed an empty directory at the Unix socket's path");
         return Ok(());
     }
     if !found.file_type().is_socket() {
-        return refused("the file exists and is not a socket: remove it or choose another path");
+        let why = "the file exists and is not a socket: remove it or choose another path";
+        return Err(io::Error::other(why));
     }
     if !delete_existing {
-        return refused(EXISTS);
+        return Err(io::Error::other(EXISTS));
     }
     match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => failed(error),
-        _ => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
     }
 }

@@ -17,7 +17,7 @@ use tokio_rustls::TlsConnector;
 
 use super::legacy::{Report, ServerCerts};
 use super::material::{Material, Options, Tls};
-use super::validity::Judge;
+use super::pem::Judge;
 use super::{
     ALPN_H2, HandshakeError, LegacyPkiObserver, TlsError, TlsVersion, Validities, Validity, pem, system,
 };

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::material::{Contents, Material};
+use super::material::Material;
+use super::pem::Contents;
 use super::{Validity, pem};
 
 /// One certificate of a file in use.

@@ -1,7 +1,6 @@
 //! Errors of TLS files and handshakes. Every text is one line.
 
 use std::io;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use rustls::CertificateError;
@@ -12,46 +11,19 @@ use super::{TooLarge, validity};
 /// TLS files that cannot be used.
 #[derive(Debug, Error)]
 pub enum TlsError {
-    /// The file cannot be read.
-    #[error("cannot read {}: {}", path.display(), read_failure(source))]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The file's contents cannot be used.
-    #[error("{}: {why}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The fault.
-        why: String,
-    },
-    /// Certificate and key are not a pair.
-    #[error("the private key {} does not match the certificate {}", key.display(), cert.display())]
-    Mismatch {
-        /// The certificate file.
-        cert: PathBuf,
-        /// The key file.
-        key: PathBuf,
-    },
-    /// Neither a DNS name nor an IP address.
+    /// A file cannot be used, or there is none. The text names it.
+    #[error("{0}")]
+    File(String),
+    /// A server name is neither a DNS name nor an IP address.
     #[error("{0:?} is not a server name: a DNS name or an IP address is expected, without a port")]
     ServerName(String),
-    /// No CA file was given and the system has none.
-    #[error("no CA certificates found on this system: name a CA file")]
-    NoSystemRoots,
-    /// A build for FIPS 140-3 with a part that is not approved.
-    #[error("{0}: not approved by FIPS 140-3, and this build (feature fips) must not use anything else")]
-    NotFips(&'static str),
-    /// rustls refuses the combination.
+    /// rustls refuses the configuration.
     #[error("TLS configuration: {0}")]
     Config(#[from] rustls::Error),
 }
 
 /// The operator's words, without the error number.
-fn read_failure(error: &io::Error) -> String {
+pub(super) fn read_failure(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => "no such file".to_owned(),
         io::ErrorKind::PermissionDenied => "permission denied".to_owned(),

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use rustls::crypto::aws_lc_rs::ALL_CIPHER_SUITES;
 use rustls::{CipherSuite, SupportedCipherSuite, SupportedProtocolVersion, version};
 use thiserror::Error;
 
@@ -75,51 +76,17 @@ impl TlsVersion {
     }
 }
 
-/// How a suite that Go accepts is treated.
-#[derive(Clone, Copy)]
-enum Suite {
-    /// A suite of TLS 1.2, selectable.
-    Offered(CipherSuite),
-    /// A suite of TLS 1.3, where suites are not selectable, as in Go.
-    Fixed,
-    /// CBC: accepted by name, absent in rustls.
-    Dropped,
-}
-
-/// Go's `tls.CipherSuites()`, 1.26. Those of `tls.InsecureCipherSuites()` are refused, as in Go.
-const SUITES: [(&str, Suite); 13] = [
-    ("TLS_AES_128_GCM_SHA256", Suite::Fixed),
-    ("TLS_AES_256_GCM_SHA384", Suite::Fixed),
-    ("TLS_CHACHA20_POLY1305_SHA256", Suite::Fixed),
-    ("TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA", Suite::Dropped),
-    ("TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA", Suite::Dropped),
-    ("TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA", Suite::Dropped),
-    ("TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA", Suite::Dropped),
-    (
-        "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
-        Suite::Offered(CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256),
-    ),
-    (
-        "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
-        Suite::Offered(CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384),
-    ),
-    (
-        "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
-        Suite::Offered(CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256),
-    ),
-    (
-        "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
-        Suite::Offered(CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384),
-    ),
-    (
-        "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
-        Suite::Offered(CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256),
-    ),
-    (
-        "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
-        Suite::Offered(CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256),
-    ),
+/// Go's suites with CBC, which rustls lacks. With them, rustls has the suites of Go 1.26's `tls.CipherSuites()`; those of
+/// `tls.InsecureCipherSuites()` are refused, as in Go.
+const CBC: [&str; 4] = [
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA",
 ];
+
+const UNKNOWN_SUITE: &str =
+    "it is unknown or insecure; the names are Go's, as TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256";
 
 /// The TLS 1.2 suites to offer. TLS 1.3 suites are not configurable, as in Go.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -142,11 +109,21 @@ impl CipherSuites {
         }
         let (mut offered, mut warnings) = (Vec::new(), Vec::new());
         for name in names {
-            match lookup(name)? {
-                Suite::Offered(suite) if offered.contains(&suite) => {}
-                Suite::Offered(suite) => offered.push(suite),
-                Suite::Fixed => warnings.push(format!("{name} has no effect, TLS 1.3 has them all")),
-                Suite::Dropped => warnings.push(format!("{name} is not offered, as CBC is insecure")),
+            // rustls' names of the suites of TLS 1.3 have their version.
+            let named = |suite: &&SupportedCipherSuite| {
+                suite.suite().as_str().is_some_and(|known| known.replace("TLS13_", "TLS_") == *name)
+            };
+            match ALL_CIPHER_SUITES.iter().find(named) {
+                // Suites of TLS 1.3 are not selectable, as in Go.
+                Some(suite) if suite.tls13().is_some() => {
+                    warnings.push(format!("{name} has no effect, TLS 1.3 has them all"));
+                }
+                Some(suite) if offered.contains(&suite.suite()) => {}
+                Some(suite) => offered.push(suite.suite()),
+                None if CBC.contains(&name.as_str()) => {
+                    warnings.push(format!("{name} is not offered, as CBC is insecure"));
+                }
+                None => return Err(TlsFlagError { value: name.to_owned(), want: UNKNOWN_SUITE }),
             }
         }
         if offered.is_empty() {
@@ -179,12 +156,4 @@ impl fmt::Display for CipherSuites {
             }
         }
     }
-}
-
-fn lookup(name: &str) -> Result<Suite, TlsFlagError> {
-    let known = SUITES.iter().find(|(known, _)| *known == name).map(|(_, suite)| *suite);
-    known.ok_or_else(|| TlsFlagError {
-        value: name.to_owned(),
-        want: "it is unknown or insecure; the names are Go's, as TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
-    })
 }

@@ -4,36 +4,13 @@
 //! Never here: the interpretation of the files.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
-use super::validity::Judge;
+use super::pem::{Contents, Judge};
 use super::{CertificateFacts, LegacyPkiObserver, TlsError, Validity};
-
-/// One file's contents at the time of the read.
-#[derive(Clone, PartialEq, Eq)]
-pub(super) struct Contents {
-    pub(super) path: PathBuf,
-    pub(super) bytes: Vec<u8>,
-}
-
-impl Contents {
-    /// Reads the file.
-    pub(super) fn read(path: &Path) -> Result<Self, TlsError> {
-        let path = path.to_owned();
-        match std::fs::read(&path) {
-            Ok(bytes) => Ok(Self { path, bytes }),
-            Err(source) => Err(TlsError::Read { path, source }),
-        }
-    }
-
-    /// The error for contents that cannot be used.
-    pub(super) fn fault(&self, why: impl Into<String>) -> TlsError {
-        TlsError::File { path: self.path.clone(), why: why.into() }
-    }
-}
 
 /// The contents of all files of a client or server. Equal if every byte is equal.
 #[derive(Clone, PartialEq, Eq)]

@@ -72,7 +72,11 @@ pub fn check_config(approved: bool) -> Result<(), TlsError> {
 }
 
 fn judged(wanted: bool, approved: bool, what: &'static str) -> Result<(), TlsError> {
-    if wanted && !approved { Err(TlsError::NotFips(what)) } else { Ok(()) }
+    if approved || !wanted {
+        return Ok(());
+    }
+    let why = "not approved by FIPS 140-3, and this build (feature fips) must not use anything else";
+    Err(TlsError::File(format!("{what}: {why}")))
 }
 
 /// The cryptography of this process, with all suites of rustls.

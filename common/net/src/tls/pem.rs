@@ -1,5 +1,7 @@
 //! Reads certificates and keys from PEM files.
 
+use std::fmt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::crypto::CryptoProvider;
@@ -11,11 +13,37 @@ use x509_parser::oid_registry::OID_PKCS1_RSAENCRYPTION;
 use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::x509::AlgorithmIdentifier;
 
-use super::TlsError;
-use super::material::Contents;
+use super::error::read_failure;
+use super::validity::now;
+use super::{TlsError, Validity};
 
 /// The shortest RSA key that AWS-LC supports, in bits.
 const RSA_LEAST: usize = 2048;
+
+/// One file's contents at the time of the read.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Contents {
+    pub(super) path: PathBuf,
+    pub(super) bytes: Vec<u8>,
+}
+
+impl Contents {
+    /// Reads the file.
+    pub(super) fn read(path: &Path) -> Result<Self, TlsError> {
+        let path = path.to_owned();
+        match std::fs::read(&path) {
+            Ok(bytes) => Ok(Self { path, bytes }),
+            Err(error) => {
+                Err(TlsError::File(format!("cannot read {}: {}", path.display(), read_failure(&error))))
+            }
+        }
+    }
+
+    /// The error for contents that cannot be used.
+    pub(super) fn fault(&self, why: impl fmt::Display) -> TlsError {
+        TlsError::File(format!("{}: {why}", self.path.display()))
+    }
+}
 
 /// All certificates of a file, in order: at least one, all well-formed.
 pub(super) fn certificates(file: &Contents) -> Result<Vec<CertificateDer<'static>>, TlsError> {
@@ -33,8 +61,31 @@ pub(super) fn certificates(file: &Contents) -> Result<Vec<CertificateDer<'static
 }
 
 /// The error for a certificate, by its position in the file from 1.
-pub(super) fn unusable(file: &Contents, number: usize, why: &str) -> TlsError {
+fn unusable(file: &Contents, number: usize, why: &str) -> TlsError {
     file.fault(format!("certificate number {number} is not usable: {why}"))
+}
+
+/// How strictly a chain's validity is checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Judge {
+    /// At the start there is no better certificate: an invalid one is used, with a warning, as in Go.
+    AtStart,
+    /// At a reload the current certificate may be better: it stays.
+    AtReload,
+}
+
+impl Judge {
+    /// Checks the first certificate, which peers verify. `file` is its source.
+    pub(super) fn chain(self, file: &Contents, chain: &[CertificateDer<'_>]) -> Result<(), TlsError> {
+        let fault = chain.first().and_then(Validity::of_one).and_then(|leaf| leaf.fault_at(now()));
+        let Some(why) = fault else { return Ok(()) };
+        let error = unusable(file, 1, &why);
+        if self == Self::AtReload {
+            return Err(error);
+        }
+        tracing::warn!(%error, "a certificate that peers will refuse is in use");
+        Ok(())
+    }
 }
 
 /// A certificate chain with its key, after a check that they match.
@@ -54,7 +105,8 @@ pub(super) fn certified_key(
     if matches(&pair) {
         return Ok(pair);
     }
-    Err(TlsError::Mismatch { cert: cert.path.clone(), key: key.path.clone() })
+    let (key, cert) = (key.path.display(), cert.path.display());
+    Err(TlsError::File(format!("the private key {key} does not match the certificate {cert}")))
 }
 
 const ENCRYPTED: &str =

@@ -15,7 +15,7 @@ use tokio_rustls::LazyConfigAcceptor;
 
 use super::legacy::{ClientCerts, Report};
 use super::material::{Material, Options, Tls};
-use super::validity::Judge;
+use super::pem::Judge;
 use super::{
     ALPN_H2, ALPN_HTTP1, CipherSuites, HandshakeError, LegacyPkiObserver, ReadAhead, TlsError, TlsVersion,
     Validities, Validity, pem,
@@ -106,7 +106,7 @@ impl Options for ServerTlsOptions {
         self.suites.select(&mut provider.cipher_suites);
         let provider = Arc::new(provider);
         let Some((cert, key)) = &material.pair else {
-            return Err(TlsError::File { path: self.cert.clone(), why: "no certificate in it".to_owned() });
+            return Err(TlsError::File(format!("{}: no certificate in it", self.cert.display())));
         };
         let pair = pem::certified_key(cert, key, &provider)?;
         judge.chain(cert, &pair.cert)?;

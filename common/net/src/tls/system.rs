@@ -29,7 +29,9 @@ pub fn system_roots() -> Result<Vec<CertificateDer<'static>>, TlsError> {
         Some(path) => vec![PathBuf::from(path)],
         None => BUNDLES.iter().map(PathBuf::from).collect(),
     };
-    places.iter().map(|path| bundle(path)).find(|found| !found.is_empty()).ok_or(TlsError::NoSystemRoots)
+    let found = places.iter().map(|path| bundle(path)).find(|found| !found.is_empty());
+    let none = "no CA certificates found on this system: name a CA file";
+    found.ok_or_else(|| TlsError::File(none.to_owned()))
 }
 
 fn bundle(path: &Path) -> Vec<CertificateDer<'static>> {

@@ -8,9 +8,6 @@ use time::format_description::well_known::Rfc3339;
 use x509_parser::certificate;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::material::Contents;
-use super::{TlsError, pem};
-
 /// A period in seconds of Unix time, both ends included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Validity {
@@ -34,13 +31,13 @@ impl Validity {
         }
     }
 
-    fn of_one(der: &CertificateDer<'_>) -> Option<Self> {
+    pub(super) fn of_one(der: &CertificateDer<'_>) -> Option<Self> {
         let (_, cert) = X509Certificate::from_der(der).ok()?;
         Some(Self::from(cert.validity()))
     }
 
     /// Why a certificate with this period is not valid at `now`, in seconds of Unix time.
-    fn fault_at(self, now: i64) -> Option<String> {
+    pub(super) fn fault_at(self, now: i64) -> Option<String> {
         if now > self.not_after {
             Some(format!("it expired at {}", rfc3339(self.not_after)))
         } else if now < self.not_before {
@@ -54,29 +51,6 @@ impl Validity {
 impl From<&certificate::Validity> for Validity {
     fn from(validity: &certificate::Validity) -> Self {
         Self { not_before: validity.not_before.timestamp(), not_after: validity.not_after.timestamp() }
-    }
-}
-
-/// How strictly a chain's validity is checked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Judge {
-    /// At the start there is no better certificate: an invalid one is used, with a warning, as in Go.
-    AtStart,
-    /// At a reload the current certificate may be better: it stays.
-    AtReload,
-}
-
-impl Judge {
-    /// Checks the first certificate, which peers verify. `file` is its source.
-    pub(super) fn chain(self, file: &Contents, chain: &[CertificateDer<'_>]) -> Result<(), TlsError> {
-        let fault = chain.first().and_then(Validity::of_one).and_then(|leaf| leaf.fault_at(now()));
-        let Some(why) = fault else { return Ok(()) };
-        let error = pem::unusable(file, 1, &why);
-        if self == Self::AtReload {
-            return Err(error);
-        }
-        tracing::warn!(%error, "a certificate that peers will refuse is in use");
-        Ok(())
     }
 }
 

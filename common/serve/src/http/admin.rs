@@ -149,7 +149,7 @@ pub fn server(exposition: Exposition, profiling: bool) -> Routes {
 pub fn agent(health_port: u16, profiling: bool) -> Routes {
     let routes = Routes::default().at("/metrics", move |request| {
         let query = request.uri.query().map(|query| format!("?{query}")).unwrap_or_default();
-        moved(request, &format!("//{}:{health_port}{}{query}", host(request), request.uri.path()))
+        moved(&format!("//{}:{health_port}{}{query}", host(request), request.uri.path()))
     });
     with_profiles(routes, profiling)
 }
@@ -174,7 +174,7 @@ fn with_profiles(routes: Routes, profiling: bool) -> Routes {
         return routes;
     }
     routes
-        .at("/debug/pprof", |request| moved(request, "/debug/pprof/"))
+        .at("/debug/pprof", |_| moved("/debug/pprof/"))
         .at("/debug/pprof/", |request| match request.uri.path() {
             "/debug/pprof/" => reply(StatusCode::OK, HTML, INDEX),
             _ => not_found(ONLY_CPU),

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue, LOCATION};
-use http::{HeaderMap, Method, StatusCode};
+use http::{HeaderMap, StatusCode};
 use http_body_util::Full;
 
 /// A complete answer.
@@ -60,7 +60,7 @@ impl Routes {
         let wanted = request.uri.path();
         if let Some(clean) = cleaned(wanted) {
             let query = request.uri.query().map(|query| format!("?{query}")).unwrap_or_default();
-            return moved(request, &(clean + &query));
+            return moved(&(clean + &query));
         }
         let exact = self.table.iter().find(|(path, _)| *path == wanted);
         let below = || self.table.iter().find(|(path, _)| path.ends_with('/') && wanted.starts_with(path));
@@ -139,21 +139,12 @@ pub(super) fn not_found(body: impl Into<Bytes>) -> Response {
     error(StatusCode::NOT_FOUND, body)
 }
 
-/// 301, with the small page that Go sends for GET and HEAD.
-pub(super) fn moved(request: &Request, location: &str) -> Response {
+/// 301.
+pub(super) fn moved(location: &str) -> Response {
     let Ok(value) = HeaderValue::from_str(location) else {
         return error(StatusCode::BAD_REQUEST, "400 Bad Request\n");
     };
-    let mut response = if matches!(request.method, Method::GET | Method::HEAD) {
-        let link = location.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-        let link = link.replace('"', "&#34;").replace('\'', "&#39;");
-        let page = format!("<a href=\"{link}\">Moved Permanently</a>.\n\n");
-        reply(StatusCode::MOVED_PERMANENTLY, HTML, page)
-    } else {
-        let mut bare = Response::new(Full::default());
-        *bare.status_mut() = StatusCode::MOVED_PERMANENTLY;
-        bare
-    };
+    let mut response = text(StatusCode::MOVED_PERMANENTLY, "Moved Permanently\n");
     response.headers_mut().insert(LOCATION, value);
     response
 }

@@ -118,10 +118,7 @@ async fn a_path_with_empty_or_dot_segments_is_sent_to_the_clean_one() {
         let (head, body) = get(&server, path).await;
         assert!(head.starts_with("http/1.1 301 moved permanently\r\n"), "{path}: {head}");
         assert!(head.contains(&format!("\r\nlocation: {location}\r\n")), "{path}: {head}");
-        assert_eq!(
-            body,
-            format!("<a href=\"{}\">Moved Permanently</a>.\n\n", location.replace('&', "&amp;"))
-        );
+        assert_eq!(body, "Moved Permanently\n");
     }
 }
 
@@ -200,7 +197,7 @@ async fn admin_of_an_agent_points_to_the_health_port() {
     let (head, body) = get(&server, "/metrics?a=1&b").await;
     assert!(head.starts_with("http/1.1 301 moved permanently\r\n"), "{head}");
     assert!(head.contains("\r\nlocation: //h.example:8093/metrics?a=1&b\r\n"), "{head}");
-    assert_eq!(body, "<a href=\"//h.example:8093/metrics?a=1&amp;b\">Moved Permanently</a>.\n\n");
+    assert_eq!(body, "Moved Permanently\n");
     for (host, location) in [("[::1]:8094", "//[::1]:8093/metrics"), ("plain", "//plain:8093/metrics")] {
         let request = format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
         let answer = exchange(&server, &request).await.to_lowercase();

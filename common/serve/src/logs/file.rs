@@ -53,7 +53,10 @@ impl LogFile {
                 (Place::Folders(folders, severity), FOLDER_FILE_SIZE)
             }
         };
-        let file = place.open(true).map_err(|(path, source)| LogError::Open { path, source })?;
+        let file = place.open(true).map_err(|(path, error)| {
+            let path = path.display();
+            LogError(format!("cannot open the log file {path} (--log-file, --log-dir): {error}"))
+        })?;
         let size = file.metadata().map_or(0, |metadata| metadata.len());
         let mut log = Self { place, opening: !options.skip_log_headers, limit, file, size, torn: false };
         // A full disk must not prevent the start.
@@ -63,8 +66,9 @@ impl LogFile {
 
     /// Opens the file of a connection log.
     pub(super) fn records(path: &Path) -> Result<Self, LogError> {
-        let file = open(path, true, OFlags::empty())
-            .map_err(|source| LogError::OpenRecords { path: path.to_owned(), source })?;
+        let file = open(path, true, OFlags::empty()).map_err(|error| {
+            LogError(format!("--connection-log: cannot open {}: {error}", path.display()))
+        })?;
         // A device or a pipe has no size.
         let (size, limit) = match file.metadata() {
             Ok(metadata) if metadata.is_file() => (metadata.len(), FILE_SIZE),

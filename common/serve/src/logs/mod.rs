@@ -41,7 +41,6 @@ mod writer;
 
 use std::io;
 use std::io::Write;
-use std::path::PathBuf;
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -59,29 +58,14 @@ use queue::Queue;
 
 /// Why logging cannot start.
 #[derive(Debug, thiserror::Error)]
-pub enum LogError {
-    /// The file, or every possible folder, cannot be written.
-    #[error("cannot open the log file {path} (--log-file, --log-dir): {source}")]
-    Open {
-        /// The path that could not be opened.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The connection log cannot be written.
-    #[error("--connection-log: cannot open {path}: {source}")]
-    OpenRecords {
-        /// The path that could not be opened.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The writer's thread cannot be started.
-    #[error("cannot start the log's thread: {0}")]
-    Thread(#[source] io::Error),
-    /// Logging was already started.
-    #[error("logging was started twice")]
-    Twice,
+#[error("{0}")]
+pub struct LogError(String);
+
+impl LogError {
+    #[expect(clippy::needless_pass_by_value, reason = "map_err hands it in")]
+    fn of_thread(error: io::Error) -> Self {
+        Self(format!("cannot start the log's thread: {error}"))
+    }
 }
 
 /// The running log. Dropping it writes the queue, for two seconds at most.
@@ -101,7 +85,8 @@ impl Logs {
     pub fn start(options: &Options) -> Result<Self, LogError> {
         let _ = FORMAT.set(options.format);
         let (subscriber, logs) = Self::build(options)?;
-        tracing::subscriber::set_global_default(subscriber).map_err(|_| LogError::Twice)?;
+        tracing::subscriber::set_global_default(subscriber)
+            .map_err(|_| LogError("logging was started twice".to_owned()))?;
         Ok(logs)
     }
 

@@ -55,7 +55,7 @@ impl Records {
                 taken.lost.inc_by(write(&lines));
             }
         };
-        thread::Builder::new().name("connection log".to_owned()).spawn(run).map_err(LogError::Thread)?;
+        thread::Builder::new().name("connection log".to_owned()).spawn(run).map_err(LogError::of_thread)?;
         Ok(Self(Some(queue)))
     }
 

@@ -29,7 +29,7 @@ pub(super) fn start(options: &Options, queue: Arc<Queue>) -> Result<(), LogError
             }
         }
     };
-    thread::Builder::new().name("log".to_owned()).spawn(run).map_err(LogError::Thread)?;
+    thread::Builder::new().name("log".to_owned()).spawn(run).map_err(LogError::of_thread)?;
     Ok(())
 }
 

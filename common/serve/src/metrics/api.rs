@@ -10,28 +10,9 @@ use super::{CountBy, Histogram, registered};
 
 /// The reasons in answers of the API server. Source: `StatusReason` of k8s.io/apimachinery. Others count as `Unknown`,
 /// because a peer must not choose label values.
-const REASONS: [&str; 20] = [
-    "",
-    "AlreadyExists",
-    "BadRequest",
-    "Conflict",
-    "Expired",
-    "Forbidden",
-    "Gone",
-    "InternalError",
-    "Invalid",
-    "MethodNotAllowed",
-    "NotAcceptable",
-    "NotFound",
-    "RequestEntityTooLarge",
-    "ServerTimeout",
-    "ServiceUnavailable",
-    "StoreReadError",
-    "Timeout",
-    "TooManyRequests",
-    "Unauthorized",
-    "UnsupportedMediaType",
-];
+const REASONS: &str = " AlreadyExists BadRequest Conflict Expired Forbidden Gone InternalError Invalid MethodNotAllowed \
+    NotAcceptable NotFound RequestEntityTooLarge ServerTimeout ServiceUnavailable StoreReadError Timeout \
+    TooManyRequests Unauthorized UnsupportedMediaType";
 
 /// The HTTP status, under the family's label name (which differs between server and agent).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -103,7 +84,7 @@ impl ApiCalls {
 
     /// Counts one answered call. `reason` is that of the API's Status object, empty for success.
     pub fn count(&self, status: u16, reason: &str) {
-        let known = REASONS.iter().find(|known| **known == reason).copied();
+        let known = REASONS.split(' ').find(|known| *known == reason);
         let status = Status { label: self.label, code: status };
         self.calls.count((status, Reason(known.unwrap_or("Unknown"))));
     }

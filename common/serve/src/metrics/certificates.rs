@@ -9,7 +9,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use super::{CountBy, registered};
+use super::CountBy;
 
 crate::label!(
     /// A file, by the flag that names it.
@@ -31,31 +31,21 @@ crate::label! {
     }
 }
 
-/// `certificate_expiry_timestamp_seconds` {file}, `certificate_reloads_total` {result, side},
-/// `certificate_last_reload_timestamp_seconds` and `certificate_last_reload_success` {side}. They appear when files are
-/// loaded.
-#[derive(Debug, Clone)]
-pub struct Certificates {
-    expiry: Family<File, Gauge>,
-    reloads: CountBy<(Outcome, Side)>,
-    last: Family<Side, Gauge>,
-    success: Family<Side, Gauge>,
+crate::families! {
+    /// Which certificate files are in use, and until when they are valid.
+    pub struct Certificates {
+        expiry: Family<File, Gauge> = "certificate_expiry_timestamp_seconds",
+            "When the first certificate of a file in use expires, in seconds of Unix time, by the file's flag";
+        reloads: CountBy<(Outcome, Side)> = "certificate_reloads_total",
+            "Certificate reloads by listener or client and result";
+        last: Family<Side, Gauge> = "certificate_last_reload_timestamp_seconds",
+            "When certificate files were last loaded or refused, in seconds of Unix time";
+        success: Family<Side, Gauge> = "certificate_last_reload_success",
+            "1 if what certificate files hold is in use, 0 if their last change was refused";
+    }
 }
 
 impl Certificates {
-    /// Registers the families.
-    pub fn register(registry: &mut Registry) -> Self {
-        let help = "When the first certificate of a file in use expires, in seconds of Unix time, by the file's flag";
-        let expiry = registered(registry, "certificate_expiry_timestamp_seconds", help, Family::default());
-        let help = "Certificate reloads by listener or client and result";
-        let reloads = CountBy::register(registry, "certificate_reloads_total", help);
-        let help = "When certificate files were last loaded or refused, in seconds of Unix time";
-        let last = registered(registry, "certificate_last_reload_timestamp_seconds", help, Family::default());
-        let help = "1 if what certificate files hold is in use, 0 if their last change was refused";
-        let success = registered(registry, "certificate_last_reload_success", help, Family::default());
-        Self { expiry, reloads, last, success }
-    }
-
     /// A file in use, named by its flag, expires at `at`, in seconds of Unix time.
     pub fn expires(&self, file: &'static str, at: i64) {
         self.expiry.get_or_create(&File(file)).set(at);

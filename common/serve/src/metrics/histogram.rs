@@ -10,39 +10,36 @@ use prometheus_client::metrics::{MetricType, TypedMetric};
 
 /// Durations, exposed in seconds. Clones share the buckets.
 #[derive(Debug, Clone)]
-pub struct Histogram(Arc<Inner>);
-
-#[derive(Debug)]
-struct Inner {
+pub struct Histogram {
     /// Upper bounds in seconds, ascending, without `+Inf`.
     bounds: &'static [f64],
     /// Observations per bucket (not cumulative); the last one is `+Inf`.
-    buckets: Box<[AtomicU64]>,
+    buckets: Arc<[AtomicU64]>,
     /// In whole nanoseconds: exact, and sufficient for 584 years.
-    sum: AtomicU64,
+    sum: Arc<AtomicU64>,
 }
 
 impl Histogram {
     /// `bounds` are upper bounds in seconds, ascending; `+Inf` is added.
     pub fn new(bounds: &'static [f64]) -> Self {
         let buckets = (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect();
-        Self(Arc::new(Inner { bounds, buckets, sum: AtomicU64::new(0) }))
+        Self { bounds, buckets, sum: Arc::default() }
     }
 
     /// Counts one duration: two relaxed atomic additions.
     pub fn observe(&self, elapsed: Duration) {
         let seconds = elapsed.as_secs_f64();
-        let index = self.0.bounds.partition_point(|bound| *bound < seconds);
-        if let Some(bucket) = self.0.buckets.get(index) {
+        let index = self.bounds.partition_point(|bound| *bound < seconds);
+        if let Some(bucket) = self.buckets.get(index) {
             bucket.fetch_add(1, Ordering::Relaxed);
         }
         let nanos = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
-        self.0.sum.fetch_add(nanos, Ordering::Relaxed);
+        self.sum.fetch_add(nanos, Ordering::Relaxed);
     }
 
     /// The number of observed durations.
     pub fn count(&self) -> u64 {
-        self.0.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).sum()
+        self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).sum()
     }
 }
 
@@ -52,12 +49,12 @@ impl TypedMetric for Histogram {
 
 impl EncodeMetric for Histogram {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        let bounds = self.0.bounds.iter().copied().chain([f64::INFINITY]);
-        let counts = self.0.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed));
+        let bounds = self.bounds.iter().copied().chain([f64::INFINITY]);
+        let counts = self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed));
         let buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();
         // The count comes from the same reading as the buckets, so that `_count` always equals the value of `+Inf`.
         let count = buckets.iter().map(|(_, n)| n).sum();
-        let sum = Duration::from_nanos(self.0.sum.load(Ordering::Relaxed)).as_secs_f64();
+        let sum = Duration::from_nanos(self.sum.load(Ordering::Relaxed)).as_secs_f64();
         encoder.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
     }
 
@@ -76,7 +73,7 @@ mod tests {
         for millis in [5, 6, 100, 101] {
             histogram.observe(Duration::from_millis(millis));
         }
-        let counts: Vec<u64> = histogram.0.buckets.iter().map(|b| b.load(Ordering::Relaxed)).collect();
+        let counts: Vec<u64> = histogram.buckets.iter().map(|b| b.load(Ordering::Relaxed)).collect();
         assert_eq!(counts, [1, 2, 1]);
         assert_eq!(histogram.count(), 4);
     }

@@ -8,24 +8,21 @@ use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::{MetricType, TypedMetric};
 
 /// A metric that scrapes omit before its first use. Clones share it. Dereferencing is a use.
-#[derive(Debug)]
-pub struct Lazy<M>(Arc<Inner<M>>);
-
-#[derive(Debug)]
-struct Inner<M> {
-    cell: OnceLock<M>,
+#[derive(Debug, Clone)]
+pub struct Lazy<M> {
+    cell: Arc<OnceLock<M>>,
     make: fn() -> M,
 }
 
 impl<M> Lazy<M> {
     /// `make` builds the metric at its first use.
     pub fn new(make: fn() -> M) -> Self {
-        Self(Arc::new(Inner { cell: OnceLock::new(), make }))
+        Self { cell: Arc::default(), make }
     }
 
     /// The metric, if it was used: a look at it is no use.
     pub fn peek(&self) -> Option<&M> {
-        self.0.cell.get()
+        self.cell.get()
     }
 }
 
@@ -35,17 +32,11 @@ impl<M: Default> Default for Lazy<M> {
     }
 }
 
-impl<M> Clone for Lazy<M> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
-
 impl<M> Deref for Lazy<M> {
     type Target = M;
 
     fn deref(&self) -> &M {
-        self.0.cell.get_or_init(self.0.make)
+        self.cell.get_or_init(self.make)
     }
 }
 

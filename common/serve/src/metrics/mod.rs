@@ -40,10 +40,21 @@ pub use tasks::Tasks;
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
 
 /// Registers a metric, and returns a clone that shares its values.
-fn registered<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+/// Registers the metric and returns it.
+pub fn registered<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
     registry.register(name, help, metric.clone());
     metric
 }
+
+/// A metric without a start value of its own.
+pub trait Plain: Metric + Clone + Default {
+    /// Registers a new one.
+    fn register(registry: &mut Registry, name: &str, help: &str) -> Self {
+        registered(registry, name, help, Self::default())
+    }
+}
+
+impl<M: Metric + Clone + Default> Plain for M {}
 
 /// A finished registry, ready to be scraped. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -60,6 +71,58 @@ impl Exposition {
     pub fn scrape(&self) -> String {
         text::encode(&self.0)
     }
+}
+
+/// Declares a struct of metrics in one table, and its `register(&mut Registry)`.
+///
+/// ```
+/// use serve::metrics::{Counter, Live, Registry};
+/// serve::families! {
+///     /// The metrics of dials.
+///     struct Dials {
+///         pending: Live = "pending_dials", "Dials that wait for an answer";
+///         /// Precedes the help in the documentation.
+///         failed: Counter = "failed_dials_total", "Failed dials";
+///     }
+/// }
+/// Dials::register(&mut Registry::default()).failed.inc();
+/// ```
+///
+/// After the help, an expression may give the metric instead of its type's own `register`. A field without a name is made
+/// by its type's `register(&mut Registry)`, or by the expression after `=>`, which may use the fields before it.
+#[macro_export]
+macro_rules! families {
+    ($(#[$meta:meta])* $vis:vis struct $group:ident {
+        $($(#[doc = $doc:literal])* $field_vis:vis $field:ident: $type:ty
+            $(= $name:literal, $help:literal $(, $metric:expr)?)? $(=> |$registry:ident| $made:expr)?;)+
+    }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone)]
+        $vis struct $group {
+            $($(#[doc = $doc])* $(#[doc = concat!("`", $name, "`: ", $help)])? $field_vis $field: $type,)+
+        }
+
+        impl $group {
+            #[allow(unused_imports, unreachable_pub, reason = "not every group has a plain metric, or is public")]
+            /// Registers the metrics.
+            pub fn register(registry: &mut $crate::metrics::Registry) -> Self {
+                use $crate::metrics::Plain as _;
+                $(let $field: $type = $crate::families!(
+                    @made registry, $type $(, $name, $help $(, $metric)?)? $(=> |$registry| $made)?
+                );)+
+                Self { $($field),+ }
+            }
+        }
+    };
+    (@made $into:ident, $type:ty) => { <$type>::register($into) };
+    (@made $into:ident, $type:ty, $name:literal, $help:literal) => { <$type>::register($into, $name, $help) };
+    (@made $into:ident, $type:ty, $name:literal, $help:literal, $metric:expr) => {
+        $crate::metrics::registered($into, $name, $help, $metric)
+    };
+    (@made $into:ident, $type:ty => |$registry:ident| $made:expr) => {{
+        let $registry = &mut *$into;
+        $made
+    }};
 }
 
 /// Declares a closed set of label values, usable as the label set of a [`Family`] or a part of it.

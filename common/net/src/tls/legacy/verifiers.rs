@@ -91,6 +91,33 @@ impl ServerCerts {
     }
 }
 
+/// The methods about signatures, which both kinds of verifiers have.
+macro_rules! signatures_by_either {
+    () => {
+        fn verify_tls12_signature(
+            &self,
+            message: &[u8],
+            cert: &CertificateDer<'_>,
+            signed: &DigitallySignedStruct,
+        ) -> SignatureResult {
+            self.second.tls12(message, cert, signed)
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            cert: &CertificateDer<'_>,
+            signed: &DigitallySignedStruct,
+        ) -> SignatureResult {
+            self.second.tls13(message, cert, signed)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            self.second.authorities.algorithms.supported_schemes()
+        }
+    };
+}
+
 impl ClientCertVerifier for ClientCerts {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         self.webpki.root_hint_subjects()
@@ -107,27 +134,7 @@ impl ClientCertVerifier for ClientCerts {
         Ok(ClientCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> SignatureResult {
-        self.second.tls12(message, cert, signed)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> SignatureResult {
-        self.second.tls13(message, cert, signed)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.second.authorities.algorithms.supported_schemes()
-    }
+    signatures_by_either!();
 }
 
 impl ServerCertVerifier for ServerCerts {
@@ -154,27 +161,7 @@ impl ServerCertVerifier for ServerCerts {
         verdict.map(|()| ServerCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> SignatureResult {
-        self.second.tls12(message, cert, signed)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> SignatureResult {
-        self.second.tls13(message, cert, signed)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.second.authorities.algorithms.supported_schemes()
-    }
+    signatures_by_either!();
 }
 
 /// The checks that both verifiers add to webpki.

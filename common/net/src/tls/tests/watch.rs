@@ -31,8 +31,7 @@ impl Rotating for Handle {
         let mut files = self.0.files.lock();
         let now = if files.len() > 1 { files.remove(0) } else { files[0].clone() };
         if now == "gone" {
-            let source = std::io::Error::from(std::io::ErrorKind::NotFound);
-            return Err(TlsError::Read { path: "x".into(), source });
+            return Err(TlsError::File("cannot read x: no such file".to_owned()));
         }
         Ok(now)
     }

@@ -5,7 +5,7 @@ use status::{
 };
 
 use super::html::Html;
-use super::table::{Column, Table, View, amount, badge, failures, lines};
+use super::table::{Column, PEER, Table, View, amount, badge, failures, lines};
 use super::words::{DAY, bytes, duration, number};
 
 /// A certificate that ends within this time is marked.
@@ -16,19 +16,11 @@ pub(super) const FAULT: f64 = 7.0 * DAY;
 /// Adds all tables. Failures and refused peers are filtered too.
 pub(super) fn show(html: &mut Html, view: &View<'_>) {
     let Status { totals, agents, servers, connections, .. } = view.status;
-    if view.is_server() {
-        AGENTS.show(html, view, agents, totals.agents, Agent::FIELDS);
-        CONNECTIONS.show(html, view, connections, totals.connections, Connection::FIELDS);
-    } else {
-        SERVERS.show(html, view, servers, totals.servers, Server::FIELDS);
-        Table { columns: AGENT_CONNECTIONS, ..CONNECTIONS }.show(
-            html,
-            view,
-            connections,
-            totals.connections,
-            Connection::FIELDS,
-        );
+    match view.is_server() {
+        true => AGENTS.show(html, view, agents, totals.agents, Agent::FIELDS),
+        false => SERVERS.show(html, view, servers, totals.servers, Server::FIELDS),
     }
+    CONNECTIONS.show(html, view, connections, totals.connections, Connection::FIELDS);
     let has = |texts: &[&str]| texts.iter().any(|text| text.contains(&view.query.filter));
     let failed = |one: &&Failure| has(&[&one.target, &one.peer, &one.reason, &one.error]);
     let failed: Vec<_> = view.status.failures.iter().filter(failed).cloned().collect();
@@ -138,31 +130,21 @@ const CONNECTIONS: Table<Connection> = Table {
     caption: "Open connections",
     empty: "No connection is open.",
     list: Some(List::Connections),
-    columns: SERVER_CONNECTIONS,
-};
-
-const TARGET: Column<Connection> =
-    sorted("Target", "target", |html, connection, _| put(html, &connection.target));
-const TRAFFIC: [Column<Connection>; 5] = [
-    sorted("Opened", "since", |html, connection, view| view.ago(html, &connection.since)),
-    figure("To endpoint", "bytes_to_endpoint", |html, one, _| put(html, bytes(one.bytes_to_endpoint))),
-    figure("From endpoint", "bytes_from_endpoint", |html, one, _| put(html, bytes(one.bytes_from_endpoint))),
-    figure("Queued", "queued", |html, connection, _| put(html, bytes(connection.queued))),
-    figure("Stalled for", "stalled_seconds", |html, connection, _| {
-        if let Some(stalled) = connection.stalled_seconds {
-            html.raw("<strong class=\"bad\">").text(duration(stalled)).raw("</strong>");
-        }
-    }),
-];
-
-const SERVER_CONNECTIONS: &[Column<Connection>] = &{
-    let [opened, to, from, queued, stalled] = TRAFFIC;
-    [TARGET, sorted("Agent", "peer", |html, one, _| put(html, &one.peer)), opened, to, from, queued, stalled]
-};
-
-const AGENT_CONNECTIONS: &[Column<Connection>] = &{
-    let [opened, to, from, queued, stalled] = TRAFFIC;
-    [TARGET, sorted("Server", "peer", |html, one, _| put(html, &one.peer)), opened, to, from, queued, stalled]
+    columns: &[
+        sorted("Target", "target", |html, connection, _| put(html, &connection.target)),
+        sorted(PEER, "peer", |html, one, _| put(html, &one.peer)),
+        sorted("Opened", "since", |html, connection, view| view.ago(html, &connection.since)),
+        figure("To endpoint", "bytes_to_endpoint", |html, one, _| put(html, bytes(one.bytes_to_endpoint))),
+        figure("From endpoint", "bytes_from_endpoint", |html, one, _| {
+            put(html, bytes(one.bytes_from_endpoint))
+        }),
+        figure("Queued", "queued", |html, connection, _| put(html, bytes(connection.queued))),
+        figure("Stalled for", "stalled_seconds", |html, connection, _| {
+            if let Some(stalled) = connection.stalled_seconds {
+                html.raw("<strong class=\"bad\">").text(duration(stalled)).raw("</strong>");
+            }
+        }),
+    ],
 };
 
 const FAILURES: Table<Failure> = Table {

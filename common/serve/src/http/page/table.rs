@@ -36,6 +36,9 @@ pub(super) struct Table<R: 'static> {
     pub(super) columns: &'static [Column<R>],
 }
 
+/// The title of the column of a connection's peer: `Agent` at a server, `Server` at an agent.
+pub(super) const PEER: &str = "Agent or server";
+
 impl View<'_> {
     pub(super) fn is_server(&self) -> bool {
         self.status.build.program != "proxy-agent"
@@ -127,9 +130,14 @@ impl<R> Table<R> {
     }
 
     fn head(&self, html: &mut Html, view: &View<'_>, column: &Column<R>, sorts: bool) {
+        let title = match (column.title, view.is_server()) {
+            (PEER, true) => "Agent",
+            (PEER, false) => "Server",
+            (title, _) => title,
+        };
         html.raw("<th scope=\"col\"").raw(if column.numeric { " class=\"number\"" } else { "" });
         if !sorts {
-            html.raw(">").raw(column.title).raw("</th>");
+            html.raw(">").raw(title).raw("</th>");
             return;
         }
         let is_sorted = view.query.sort == column.sort;
@@ -141,7 +149,7 @@ impl<R> Table<R> {
         let descending = if is_sorted { !view.query.descending } else { column.numeric };
         let query = Query { sort: column.sort.to_owned(), descending, offset: 0, ..view.query.clone() };
         html.raw(order).raw("><a href=\"").text(view.href(&query, "#")).raw(self.id).raw("\">");
-        html.raw(column.title).raw(arrow).raw("</a></th>");
+        html.raw(title).raw(arrow).raw("</a></th>");
     }
 
     /// The position in the list, and links to the pages around this one.
