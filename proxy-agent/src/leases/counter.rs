@@ -71,13 +71,14 @@ impl LeaseCounter {
         metrics: Metrics,
     ) -> (Self, watch::Receiver<Option<Leased>>) {
         let (count, counted) = watch::channel(None);
+        let cache = LeaseCache::new(settings.selector.clone());
         let now = Instant::now();
         let counter = Self {
             leases,
             settings,
             metrics,
             count,
-            cache: LeaseCache::default(),
+            cache,
             began: now,
             believed: Duration::ZERO,
             blind: false,

@@ -1,26 +1,92 @@
 //! Kubernetes label selectors: `a=b,c!=d,e in (f,g),h notin (i),j,!k,l>1`.
 //!
-//! A recursive descent parser over a list of tokens, which only checks the syntax. Grammar and limits are those of `labels.Parse` in k8s.io/apimachinery
+//! A recursive descent parser over a list of tokens. Grammar and limits are those of `labels.Parse` in k8s.io/apimachinery
 //! 0.36, including its special cases: `in` and `notin` may be keys and values, an empty value may be omitted (`a=`, `a in
 //! (b,,c)`), and the empty selector matches everything.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// A well-formed selector, which the Kubernetes API applies.
+/// Requirements that a set of labels must all meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LabelSelector(String);
+pub struct LabelSelector {
+    text: String,
+    requirements: Vec<(String, Test)>,
+}
+
+/// The requirement on one label.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Test {
+    OneOf(BTreeSet<String>),
+    /// A missing label meets it, too.
+    NoneOf(BTreeSet<String>),
+    Present,
+    Absent,
+    Above(i64),
+    Below(i64),
+}
+
+/// Why a text is not a selector.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SelectorError {
+    /// An unexpected token.
+    #[error("found {found:?} where {due} was due")]
+    Found {
+        /// The token; empty at the end of the text.
+        found: String,
+        /// The expected token.
+        due: &'static str,
+    },
+    /// A key that violates the syntax of label keys.
+    #[error("{0:?} is no label key ([PREFIX/]NAME, the name of 1 to 63 letters, digits, '-', '_' and '.')")]
+    Key(String),
+    /// A value that violates the syntax of label values.
+    #[error("{0:?} is no label value (at most 63 letters, digits, '-', '_' and '.')")]
+    LabelValue(String),
+    /// `>` and `<` need numbers.
+    #[error("{0:?} is no whole number, which '>' and '<' need")]
+    Number(String),
+}
 
 impl LabelSelector {
-    /// Checks a selector.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        Parser { tokens: tokens(text), at: 0 }.selector()?;
-        Ok(Self(text.to_owned()))
+    /// The default labels of the proxy-servers' leases.
+    pub fn konnectivity_server() -> Self {
+        let test = Test::OneOf(BTreeSet::from(["konnectivity-server".to_owned()]));
+        Self {
+            text: "k8s-app=konnectivity-server".to_owned(),
+            requirements: vec![("k8s-app".to_owned(), test)],
+        }
+    }
+
+    /// Parses a selector.
+    pub fn parse(text: &str) -> Result<Self, SelectorError> {
+        let mut parser = Parser { tokens: tokens(text), at: 0 };
+        Ok(Self { text: text.to_owned(), requirements: parser.selector()? })
+    }
+
+    /// Whether the labels meet every requirement.
+    pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
+        self.requirements.iter().all(|(key, test)| test.is_met_by(labels.get(key).map(String::as_str)))
     }
 }
 
 impl fmt::Display for LabelSelector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
+    }
+}
+
+impl Test {
+    fn is_met_by(&self, label: Option<&str>) -> bool {
+        let number = || label.and_then(|text| text.parse::<i64>().ok());
+        match self {
+            Self::OneOf(values) => label.is_some_and(|label| values.contains(label)),
+            Self::NoneOf(values) => label.is_none_or(|label| !values.contains(label)),
+            Self::Present => label.is_some(),
+            Self::Absent => label.is_none(),
+            Self::Above(limit) => number().is_some_and(|number| number > *limit),
+            Self::Below(limit) => number().is_some_and(|number| number < *limit),
+        }
     }
 }
 
@@ -62,71 +128,81 @@ impl<'a> Parser<'a> {
         token
     }
 
-    fn word(&mut self, due: &str) -> Result<&'a str, String> {
+    fn word(&mut self, due: &'static str) -> Result<&'a str, SelectorError> {
         let token = self.take();
         if is_word(token) { Ok(token) } else { Err(found(token, due)) }
     }
 
-    fn selector(&mut self) -> Result<(), String> {
+    fn selector(&mut self) -> Result<Vec<(String, Test)>, SelectorError> {
+        let mut requirements = Vec::new();
         if self.ahead().is_empty() {
-            return Ok(());
+            return Ok(requirements);
         }
         loop {
-            self.requirement()?;
+            requirements.push(self.requirement()?);
             match self.take() {
-                "" => return Ok(()),
+                "" => return Ok(requirements),
                 "," => {}
                 other => return Err(found(other, "',' or the end")),
             }
         }
     }
 
-    fn requirement(&mut self) -> Result<(), String> {
+    fn requirement(&mut self) -> Result<(String, Test), SelectorError> {
         let absent = self.ahead() == "!";
         if absent {
             self.take();
         }
         let key = self.word("a label key or '!'")?;
         if !is_key(key) {
-            return Err(format!(
-                "{key:?} is no label key ([PREFIX/]NAME, the name of 1 to 63 letters, digits, '-', '_' and '.')"
-            ));
+            return Err(SelectorError::Key(key.to_owned()));
         }
-        if absent || matches!(self.ahead(), "" | ",") {
-            return Ok(());
-        }
+        let test = match self.ahead() {
+            _ if absent => Test::Absent,
+            "" | "," => Test::Present,
+            _ => self.test()?,
+        };
+        Ok((key.to_owned(), test))
+    }
+
+    fn test(&mut self) -> Result<Test, SelectorError> {
         match self.take() {
-            "=" | "==" | "!=" => self.value().map(drop),
-            "in" | "notin" => self.values(),
-            ">" | "<" => {
-                let text = self.value()?;
-                text.parse::<i64>()
-                    .map(drop)
-                    .map_err(|_| format!("{text:?} is no whole number, which '>' and '<' need"))
-            }
+            "=" | "==" => Ok(Test::OneOf(BTreeSet::from([self.value()?]))),
+            "!=" => Ok(Test::NoneOf(BTreeSet::from([self.value()?]))),
+            "in" => Ok(Test::OneOf(self.values()?)),
+            "notin" => Ok(Test::NoneOf(self.values()?)),
+            ">" => Ok(Test::Above(self.number()?)),
+            "<" => Ok(Test::Below(self.number()?)),
             other => Err(found(other, "one of = == != in notin > <")),
         }
     }
 
     /// One value; empty before a comma or the end.
-    fn value(&mut self) -> Result<&'a str, String> {
+    fn value(&mut self) -> Result<String, SelectorError> {
         if matches!(self.ahead(), "" | ",") {
-            return Ok("");
+            return Ok(String::new());
         }
-        self.word("a label value").and_then(sound_value)
+        sound_value(self.word("a label value")?)
+    }
+
+    fn number(&mut self) -> Result<i64, SelectorError> {
+        let text = self.value()?;
+        text.parse().map_err(|_| SelectorError::Number(text))
     }
 
     /// Values separated by commas in parentheses; a missing value is the empty value.
-    fn values(&mut self) -> Result<(), String> {
+    fn values(&mut self) -> Result<BTreeSet<String>, SelectorError> {
         match self.take() {
             "(" => {}
             other => return Err(found(other, "'('")),
         }
+        let mut values = BTreeSet::new();
         loop {
-            sound_value(if is_word(self.ahead()) { self.take() } else { "" })?;
+            let value = if is_word(self.ahead()) { self.take() } else { "" };
+            values.insert(sound_value(value)?);
             match self.take() {
                 "," => {}
-                ")" => return Ok(()),
+                ")" => return Ok(values),
                 other => return Err(found(other, "',' or ')'")),
             }
         }
@@ -137,8 +213,8 @@ fn is_word(token: &str) -> bool {
     !token.is_empty() && !token.starts_with(SPECIAL)
 }
 
-fn found(token: &str, due: &str) -> String {
-    format!("found {token:?} where {due} was due")
+fn found(token: &str, due: &'static str) -> SelectorError {
+    SelectorError::Found { found: token.to_owned(), due }
 }
 
 /// An optional prefix (a DNS name of at most 253 characters) with a slash, and a name.
@@ -150,26 +226,27 @@ fn is_key(text: &str) -> bool {
 }
 
 fn is_dns_label(text: &str) -> bool {
-    is_made_of(text, |byte| byte.is_ascii_lowercase() || byte.is_ascii_digit(), b"-")
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let bytes = text.as_bytes();
+    bytes.first().copied().is_some_and(inner)
+        && bytes.last().copied().is_some_and(inner)
+        && bytes.iter().all(|byte| inner(*byte) || *byte == b'-')
 }
 
 /// 1 to 63 characters that begin and end with a letter or digit.
 fn is_name(text: &str) -> bool {
-    text.len() <= 63 && is_made_of(text, u8::is_ascii_alphanumeric, b"-_.")
-}
-
-/// Whether the text begins and ends with an `outer` byte, and has only those and `inner` ones.
-fn is_made_of(text: &str, outer: impl Fn(&u8) -> bool, inner: &[u8]) -> bool {
     let bytes = text.as_bytes();
-    [bytes.first(), bytes.last()].into_iter().all(|end| end.is_some_and(&outer))
-        && bytes.iter().all(|byte| outer(byte) || inner.contains(byte))
+    bytes.len() <= 63
+        && bytes.first().is_some_and(u8::is_ascii_alphanumeric)
+        && bytes.last().is_some_and(u8::is_ascii_alphanumeric)
+        && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte))
 }
 
-fn sound_value(text: &str) -> Result<&str, String> {
+fn sound_value(text: &str) -> Result<String, SelectorError> {
     if text.is_empty() || is_name(text) {
-        return Ok(text);
+        return Ok(text.to_owned());
     }
-    Err(format!("{text:?} is no label value (at most 63 letters, digits, '-', '_' and '.')"))
+    Err(SelectorError::LabelValue(text.to_owned()))
 }
 
 #[cfg(test)]
