@@ -193,9 +193,14 @@ fn tls(config: &Config, metrics: &Metrics) -> Result<ClientTls> {
         alpn_extras: config.alpn_protos.iter().map(|name| name.as_bytes().to_vec()).collect(),
     };
     ClientTls::load(options, metrics.legacy_certificates.observer()).map_err(|error| {
+        let pair = config.certificate.as_ref();
         let flags = match &error {
-            TlsError::ServerName(_) => "--proxy-server-host",
-            _ => "--ca-cert, --agent-cert or --agent-key",
+            TlsError::ServerName(_) => "--proxy-server-host".to_owned(),
+            _ => error.flags(&[
+                ("--ca-cert", config.ca.as_deref()),
+                ("--agent-cert", pair.map(|pair| pair.cert.as_path())),
+                ("--agent-key", pair.map(|pair| pair.key.as_path())),
+            ]),
         };
         anyhow::Error::new(error).context(flags)
     })

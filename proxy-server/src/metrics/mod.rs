@@ -212,7 +212,7 @@ impl Metrics {
             refused_connects: CountBy::register(
                 r,
                 "refused_connects_total",
-                "Streams that were opened on the agent port and refused, by reason",
+                "Connects of agents that were refused, and other streams on the agent port, by reason",
             ),
             unauthenticated: LiveBy::register(
                 r,

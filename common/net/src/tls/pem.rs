@@ -24,7 +24,7 @@ pub(super) fn certificates(file: &Contents) -> Result<Vec<CertificateDer<'static
         .map(|(der, number)| der.map_err(|error| broken(file, &format!("block number {number}"), &error)))
         .collect::<Result<_, _>>()?;
     if found.is_empty() {
-        return Err(file.fault("no certificate in it (a PEM block BEGIN CERTIFICATE is expected)"));
+        return Err(file.fault(if is_key(&file.bytes) { SWAPPED } else { NO_CERTIFICATE }));
     }
     for (number, der) in (1..).zip(&found) {
         well_formed(der).map_err(|why| unusable(file, number, why))?;
@@ -57,6 +57,8 @@ pub(super) fn certified_key(
     Err(TlsError::Mismatch { cert: cert.path.clone(), key: key.path.clone() })
 }
 
+const NO_CERTIFICATE: &str = "no certificate in it (a PEM block BEGIN CERTIFICATE is expected)";
+const SWAPPED: &str = "a private key is in it, and no certificate: are certificate and key swapped?";
 const ENCRYPTED: &str =
     "the private key is encrypted: store it without a password (openssl pkey -in KEY -out PLAIN)";
 const NO_KEY: &str =
@@ -113,6 +115,10 @@ fn broken(file: &Contents, block: &str, error: &pem::Error) -> TlsError {
         other => format!("{block}: {other}"),
     };
     file.fault(format!("not valid PEM: {why}"))
+}
+
+fn is_key(text: &[u8]) -> bool {
+    String::from_utf8_lossy(text).contains("PRIVATE KEY-----")
 }
 
 /// PKCS#8 marks encryption in the label, the older forms in a header inside the block.
