@@ -194,9 +194,14 @@ fn tls(config: &Config, metrics: &Metrics) -> Result<ClientTls> {
         alpn_extras: config.servers.alpn_proto.iter().map(|name| name.as_bytes().to_vec()).collect(),
     };
     ClientTls::load(options, metrics.legacy_certificates.observer()).map_err(|error| {
+        let pair = config.certificate.as_ref();
         let flags = match &error {
-            TlsError::ServerName(_) => "--proxy-server-host",
-            _ => "--ca-cert, --agent-cert or --agent-key",
+            TlsError::ServerName(_) => "--proxy-server-host".to_owned(),
+            _ => error.flags(&[
+                ("--ca-cert", config.servers.ca_cert.as_deref()),
+                ("--agent-cert", pair.map(|pair| pair.0.as_path())),
+                ("--agent-key", pair.map(|pair| pair.1.as_path())),
+            ]),
         };
         anyhow::Error::new(error).context(flags)
     })

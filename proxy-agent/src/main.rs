@@ -21,7 +21,7 @@ fn main() -> ExitCode {
     }
     let config = match args::parse(std::env::args_os()) {
         Ok(config) => config,
-        Err(exit) => return exit.leave(),
+        Err(exit) => return logs::leave(exit, std::env::args_os()),
     };
     match start(config) {
         Ok(()) => ExitCode::SUCCESS,

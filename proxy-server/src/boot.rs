@@ -23,11 +23,11 @@ use driver::Bounds;
 use flags::{Bind, BindHost, GoDuration};
 use grpc::capabilities::Capabilities;
 use net::listen::bind_links;
-use net::tls::{ALPN_H2, ALPN_HTTP1, ServerTls, ServerTlsOptions, TlsError};
+use net::tls::{ALPN_H2, ALPN_HTTP1, ServerTls, ServerTlsOptions};
 use serve::certificates::{CertificateSide, keep_fresh, keep_kubeconfig_shown};
 use serve::http::health::Condition;
 use serve::http::{OpsRuntime, ServerHandle, StatusPort, admin, health, with_verbosity};
-use serve::logs::{Records, VerbosityLevel};
+use serve::logs::{LogLimit, Records, VerbosityLevel};
 use serve::metrics::{Exposition, Registry};
 use serve::signals::Signals;
 use serve::statusz::Facts;
@@ -163,6 +163,7 @@ impl Server {
             name: None,
             draining: lifetimes.draining.clone(),
             streams: Arc::new(Semaphore::new(connections_within(descriptor_limit()))),
+            logs: LogLimit::default(),
         };
         let frontends = Frontend::all(&config, &service, &readiness, handshakes, &facts)?;
         let every = config.agents.certificate_reload_interval;
@@ -286,25 +287,26 @@ async fn drained(connections: &TaskTracker) {
 
 fn agent_tls(config: &Config, metrics: &Metrics) -> Result<ServerTls> {
     let crate::args::AgentListener { cert, key, client_ca, .. } = &config.agent_listener;
-    load_tls(config, metrics, (cert, key), client_ca.clone(), ALPN_H2)
-        .context("--cluster-cert, --cluster-key or --cluster-ca-cert")
+    let flags = ["--cluster-cert", "--cluster-key", "--cluster-ca-cert"];
+    load_tls(config, metrics, flags, (cert, key), client_ca.clone(), ALPN_H2)
 }
 
 /// `None` for a Unix socket.
 fn frontend_tls(config: &Config, frontend: &FrontendConfig, metrics: &Metrics) -> Result<Option<ServerTls>> {
     let FrontendListener::Tcp { cert, key, ca, .. } = &frontend.listener else { return Ok(None) };
     let alpn = if frontend.protocol == Protocol::Grpc { ALPN_H2 } else { ALPN_HTTP1 };
-    let tls = load_tls(config, metrics, (cert, key), Some(ca.clone()), alpn);
-    tls.context("--server-cert, --server-key or --server-ca-cert").map(Some)
+    let flags = ["--server-cert", "--server-key", "--server-ca-cert"];
+    load_tls(config, metrics, flags, (cert, key), Some(ca.clone()), alpn).map(Some)
 }
 
 fn load_tls(
     config: &Config,
     metrics: &Metrics,
+    [of_cert, of_key, of_ca]: [&str; 3],
     (cert, key): (&Path, &Path),
     client_ca: Option<PathBuf>,
     alpn: &[u8],
-) -> Result<ServerTls, TlsError> {
+) -> Result<ServerTls> {
     let options = ServerTlsOptions {
         cert: cert.to_owned(),
         key: key.to_owned(),
@@ -313,7 +315,13 @@ fn load_tls(
         min_version: config.agents.tls_min_version.value,
         suites: config.agents.cipher_suites.value.clone(),
     };
-    ServerTls::load(options, metrics.legacy_certificates.observer())
+    let files = [(of_cert, Some(cert)), (of_key, Some(key)), (of_ca, options.client_ca.as_deref())];
+    let files = files.map(|(flag, file)| (flag, file.map(Path::to_owned)));
+    ServerTls::load(options, metrics.legacy_certificates.observer()).map_err(|error| {
+        let files: Vec<_> = files.iter().map(|(flag, file)| (*flag, file.as_deref())).collect();
+        let flags = error.flags(&files);
+        anyhow::Error::new(error).context(flags)
+    })
 }
 
 /// Starts the health and the admin port on their own thread.

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use net::listen::Reach;
 use serve::http::health::Condition;
 use serve::logs::Peer;
 use tokio::time::Instant;
@@ -16,7 +17,7 @@ use crate::backends::{BackendManager, ReadinessPolicy, Strategy};
 #[derive(Debug)]
 pub(crate) struct Readiness {
     /// The name of each frontend, and whether clients can reach its listener. A Unix socket updates it itself.
-    frontends: Vec<(String, Arc<AtomicBool>)>,
+    frontends: Vec<(String, Reach)>,
     /// A Unix socket leaves its address to a successor then.
     pub(crate) shutting_down: Arc<AtomicBool>,
 }
@@ -24,13 +25,18 @@ pub(crate) struct Readiness {
 impl Readiness {
     /// No frontend listens yet.
     pub(crate) fn new(frontends: impl Iterator<Item = String>) -> Self {
-        let frontends = frontends.map(|name| (name, Arc::default())).collect();
+        let unbound = |name| {
+            let reach = Reach::default();
+            reach.set(Some(String::new()));
+            (name, reach)
+        };
+        let frontends = frontends.map(unbound).collect();
         Readiness { frontends, shutting_down: Arc::default() }
     }
 
     /// For each frontend whether clients can reach its listener.
-    pub(crate) fn listening(&self) -> impl Iterator<Item = Arc<AtomicBool>> {
-        self.frontends.iter().map(|(_, listening)| Arc::clone(listening))
+    pub(crate) fn listening(&self) -> impl Iterator<Item = Reach> {
+        self.frontends.iter().map(|(_, reach)| reach.clone())
     }
 
     /// A signal arrived: the server is not ready any more.
@@ -45,8 +51,9 @@ impl Readiness {
         policy: ReadinessPolicy,
     ) -> Vec<Condition> {
         let shutting_down = self.shutting_down.load(Ordering::Acquire);
-        let unbound = self.frontends.iter().filter(|(_, listening)| !listening.load(Ordering::Acquire));
-        let unbound: Vec<&str> = unbound.map(|(name, _)| name.as_str()).collect();
+        let unbound =
+            self.frontends.iter().filter_map(|(name, reach)| Some((name.as_str(), reach.obstacle()?)));
+        let (unbound, obstacles): (Vec<&str>, Vec<String>) = unbound.unzip();
         let not_bound = match self.frontends.len() {
             1 => "the frontend's port or socket is not bound".to_owned(),
             _ => format!("the ports or sockets of these frontends are not bound: {}", unbound.join(", ")),
@@ -61,7 +68,7 @@ impl Readiness {
         };
         vec![
             Condition::extra("shutdown", !shutting_down, "the server is shutting down"),
-            Condition::extra("frontend", unbound.is_empty(), not_bound),
+            Condition::extra("frontend", unbound.is_empty(), not_bound).noting(obstacles.join("; ")),
             Condition::check("backends", lacking.is_empty(), no_agent(policy, &lacking)).noting(note),
         ]
     }
@@ -184,9 +191,10 @@ mod tests {
             failing(readiness, &backends, ReadinessPolicy::default()).first().cloned().unwrap_or_default()
         };
         assert_eq!(first(&readiness), "frontend: the frontend's port or socket is not bound");
-        listening.store(true, Ordering::Release);
+        listening.set(None);
         assert_eq!(first(&readiness), "backends: no connection to any proxy agent");
-        listening.store(false, Ordering::Release);
+        listening.set(Some("/s: no such file".to_owned()));
+        assert_eq!(readiness.conditions(&backends, ReadinessPolicy::default())[1].note, "/s: no such file");
         assert_eq!(first(&readiness), "frontend: the frontend's port or socket is not bound");
         readiness.leaves();
         assert_eq!(first(&readiness), "shutdown: the server is shutting down");
@@ -202,10 +210,10 @@ mod tests {
         let listening: Vec<_> = readiness.listening().collect();
         let text = "frontend: the ports or sockets of these frontends are not bound: ";
         assert_eq!(first(), format!("{text}grpc+unix:/s, grpc+tcp:8090, http-connect+tcp:8091"));
-        listening[0].store(true, Ordering::Release);
-        listening[2].store(true, Ordering::Release);
+        listening[0].set(None);
+        listening[2].set(None);
         assert_eq!(first(), format!("{text}grpc+tcp:8090"));
-        listening[1].store(true, Ordering::Release);
+        listening[1].set(None);
         assert_eq!(first(), "backends: no connection to any proxy agent");
     }
 }

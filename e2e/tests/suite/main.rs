@@ -32,6 +32,7 @@ mod metrics;
 mod misbehaving_agents;
 mod misbehaving_frontends;
 mod misbehaving_servers;
+mod mistakes;
 mod one_connection;
 mod outages;
 mod replicas;

@@ -77,6 +77,9 @@ fn config(given: Given, inherited_id: Option<OsString>) -> Result<Config, FlagEr
             "--agent-identifiers has a variable that nothing expanded, which matches no target".to_owned(),
         );
     }
+    if is("agent-identifiers", |text| text.split('&').any(|pair| pair.ends_with('='))) {
+        warnings.push("--agent-identifiers has an empty value, which matches no target".to_owned());
+    }
     warnings.extend(without_leases(&kube, servers.server_count_source));
     warnings.extend(log.warnings());
     let identifiers = servers.agent_identifiers.text().replace('&', ",");

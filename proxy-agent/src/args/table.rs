@@ -161,6 +161,9 @@ fn proxy_server_host(flag: &'static str, list: String) -> Result<Vec<(String, Op
 /// `HOST`, `HOST:PORT`, `ADDRESS`, `[ADDRESS]` or `[ADDRESS]:PORT`.
 fn server_entry(flag: &'static str, entry: &str) -> Result<(String, Option<u16>), FlagError> {
     let bad = |want: &str| FlagError::value(flag, format_args!("{entry:?}"), want);
+    if entry.contains("://") {
+        return Err(bad("it is a URL: write HOST or HOST:PORT"));
+    }
     let (host, port) =
         split_lenient(entry).map_err(|_| bad("it must be HOST, HOST:PORT or [ADDRESS]:PORT"))?;
     if host.is_empty() {

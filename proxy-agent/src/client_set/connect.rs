@@ -133,7 +133,8 @@ impl ConnectError {
                 Some("is it the agent port? A gRPC frontend answers like this".to_owned())
             }
             // In TLS 1.3 the server verifies the certificate after the client's handshake.
-            Self::Stream(error) => refused_certificate(&error.message),
+            Self::Stream(error) => refused_certificate(&error.message)
+                .or_else(|| refused_token(&error.message).map(str::to_owned)),
             _ => None,
         }
     }
@@ -153,11 +154,25 @@ fn tls_hint(error: &str, address: &str) -> Option<String> {
     refused_certificate(error)
 }
 
+/// The hint for Go's texts about the agent's token.
+fn refused_token(text: &str) -> Option<&'static str> {
+    if text.contains("Authentication context was not found in metadata") {
+        return Some("the server requires a token: set --service-account-token-path");
+    }
+    text.contains("Failed to validate authentication token").then_some(
+        "the token of --service-account-token-path must suit --authentication-audience, --agent-namespace and \
+         --agent-service-account of the server",
+    )
+}
+
 /// The hint for an alert about the agent's certificate.
 fn refused_certificate(text: &str) -> Option<String> {
     let (_, alert) = text.split_once("received fatal alert: ")?;
     if alert.starts_with("CertificateRequired") {
         return Some("the server requires a client certificate: set --agent-cert and --agent-key".to_owned());
+    }
+    if alert.starts_with("CertificateExpired") {
+        return Some("the server says that --agent-cert is expired or not valid yet: replace it, or correct the clocks".to_owned());
     }
     // DecryptError: the issuer has the name of a trusted authority, and another key.
     let refused = alert.contains("Certificate")

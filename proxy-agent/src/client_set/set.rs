@@ -13,7 +13,7 @@ use driver::LinkEnd;
 use flags::GoDuration;
 use grpc::live_streams::{LiveStreams, StreamName};
 use net::tls::unix_now;
-use serve::logs::{LogLimit, Peer};
+use serve::logs::{LogLimit, Peer, shown_error};
 use serve::metrics::LiveGuard;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{Id, JoinError, JoinSet};
@@ -310,8 +310,9 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
                     err = %Peer(&text), address = %Peer(&dialed), hint, retry_in = %GoDuration::from(pause),
                     "cannot connect once"
                 );
+                let text = hint.map_or(text.clone(), |hint| format!("{text} ({hint})"));
                 self.metrics.journal.refused_at("server", &dialed, &text);
-                self.failed(&text, hint.as_deref());
+                self.failed(&text);
                 return;
             }
         };
@@ -353,7 +354,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
                 if self.machine.is_stuck() {
                     let (open, known) = (self.machine.open_count(), self.machine.server_count());
                     tracing::warn!(serverID = %Peer(&server_id), open, known, "{STUCK}");
-                    self.failed(STUCK, None);
+                    self.failed(STUCK);
                 }
                 let connector = Arc::clone(&self.connector);
                 self.closing.spawn(async move { connector.close(connected.stream).await });
@@ -362,9 +363,8 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
     }
 
     /// Records an error for readiness.
-    fn failed(&mut self, error: &str, hint: Option<&str>) {
-        let hint = hint.map(|hint| format!(" ({hint})")).unwrap_or_default();
-        self.last_error = Some((format!("{}{hint}", Peer(error)).into(), Instant::now()));
+    fn failed(&mut self, error: &str) {
+        self.last_error = Some((shown_error(error).into(), Instant::now()));
     }
 
     fn keep(
@@ -426,7 +426,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
                 lose(LostReason::RecvError);
                 let error = error.to_string();
                 tracing::error!(err = %Peer(&error), serverID = %server_id, "could not read stream");
-                self.failed(&error, None);
+                self.failed(&error);
             }
             Err(error) => {
                 lose(LostReason::RecvError);

@@ -39,8 +39,8 @@ use crate::server_count::ServerCount;
 /// anyway, so the server does not wait for a client's own end as it does after an orderly end.
 const LAST_BYTES: Duration = Duration::from_millis(50);
 
-/// How long two streams of one agent id from different addresses last until they are logged.
-const SHARED_ID_AFTER: Duration = Duration::from_secs(60);
+/// How long two agents have one agent id until they are logged. A Go agent's duplicate connection ends at once.
+const SHARED_ID_AFTER: Duration = Duration::from_secs(10);
 
 /// The path of the agents' method.
 pub(crate) const AGENT_PATH: &str = "/AgentService/Connect";
@@ -318,11 +318,17 @@ impl AgentService {
     async fn watch_shared_id(self, handle: LinkHandle, link: LinkId, agent_id: Arc<str>) {
         tokio::time::sleep(SHARED_ID_AFTER).await;
         let Some(address) = handle.address else { return };
-        let Some(other) = other_address(&self.backends.rivals(link), address) else { return };
+        let Some(other) = rival_address(&self.backends.rivals(link), &handle) else { return };
+        let text = format!("agent id {} is also used by an agent at {other}", Peer(&agent_id));
+        self.metrics.journal.refused(
+            Port::Agent.listener(),
+            address,
+            &format!("{text} (both serve; give each its own --agent-id)"),
+        );
         if let Some(suppressed) = self.gate.refusals.due("shared id", address) {
             tracing::warn!(
                 agentID = %Peer(&agent_id), %address, %other, suppressed,
-                "agent id is in use at two addresses: do several agents have it?"
+                "two agents use one agent id: give each its own --agent-id"
             );
         }
     }
@@ -363,9 +369,12 @@ fn version(metadata: &HeaderMap) -> String {
     Peer(text.unwrap_or_default()).to_string()
 }
 
-/// The address of another stream of the agent, if it is not `address`.
-fn other_address(siblings: &[LinkHandle], address: IpAddr) -> Option<IpAddr> {
-    siblings.iter().filter_map(|sibling| sibling.address).find(|other| *other != address)
+/// The address of another agent among streams that are no lanes of `own`. Without different addresses only native agents, which
+/// name their process, are known to be different.
+fn rival_address(rivals: &[LinkHandle], own: &LinkHandle) -> Option<IpAddr> {
+    let is_other =
+        |rival: &&LinkHandle| rival.address != own.address || rival.facts.native && own.facts.native;
+    rivals.iter().filter(|rival| rival.address.is_some()).find(is_other)?.address
 }
 
 /// Logs the end of a stream in Go's words. As in Go, a lost connection is logged as an agent that left: an agent closes its
@@ -557,16 +566,18 @@ mod tests {
     }
 
     #[test]
-    fn only_another_address_of_the_same_agent_id_is_reported() {
-        let at = |address: Option<&str>| {
+    fn only_another_agent_with_the_same_id_is_reported() {
+        let at = |address: Option<&str>, native| {
             let (mut handle, _) = LinkHandle::new();
             handle.address = address.map(|address| address.parse().unwrap());
+            handle.facts = Arc::new(LinkFacts { native, ..LinkFacts::default() });
             handle
         };
-        let own: IpAddr = "10.0.0.1".parse().unwrap();
-        let mut siblings = vec![at(Some("10.0.0.1")), at(None)];
-        assert_eq!(other_address(&siblings, own), None);
-        siblings.push(at(Some("10.0.0.2")));
-        assert_eq!(other_address(&siblings, own), Some("10.0.0.2".parse().unwrap()));
+        let (go, native) = (at(Some("10.0.0.1"), false), at(Some("10.0.0.1"), true));
+        let mut rivals = vec![at(Some("10.0.0.1"), false), at(None, false)];
+        assert_eq!(rival_address(&rivals, &go), None, "the duplicate connection of a Go agent");
+        assert_eq!(rival_address(&[native.clone()], &native), native.address);
+        rivals.push(at(Some("10.0.0.2"), false));
+        assert_eq!(rival_address(&rivals, &go), Some("10.0.0.2".parse().unwrap()));
     }
 }

@@ -347,11 +347,12 @@ impl<L: Clone> BackendManager<L> {
         others.map(|(_, link)| link.backend.handle.clone()).collect()
     }
 
-    /// The handles of the streams of the same agent id that are no lanes of its process.
+    /// The handles of the streams of the same agent id that are no lanes of its process, and neither draining nor unresponsive.
     pub fn rivals(&self, id: LinkId) -> Vec<L> {
         let state = self.shared.state.read();
         let lanes: Vec<LinkId> = state.lanes_of(id).map(|(lane, _)| lane).collect();
-        let others = state.streams_beside(id).filter(|(other, _)| !lanes.contains(other));
+        let serves = |link: &Link<L>| !link.draining && !link.is_unresponsive();
+        let others = state.streams_beside(id).filter(|(other, link)| !lanes.contains(other) && serves(link));
         others.map(|(_, link)| link.backend.handle.clone()).collect()
     }
 

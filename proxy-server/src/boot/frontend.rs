@@ -1,12 +1,12 @@
 //! The frontends' listeners: each bound at the start or, if its port is taken, as soon as binding succeeds.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use flags::GoDuration;
-use net::listen::{BindError, UnixSocket, bind_tcp};
+use net::listen::{BindError, Reach, UnixSocket, bind_tcp};
 use net::tls::ServerTls;
 use serve::logs::chain;
 use serve::statusz::Facts;
@@ -38,7 +38,9 @@ pub(super) struct Frontend {
     /// The limit of unauthenticated connections.
     unauthenticated: usize,
     /// Whether clients can reach the socket.
-    listening: Arc<AtomicBool>,
+    reach: Reach,
+    /// The flag that asks for this listener.
+    flag: &'static str,
     /// The process is about to end.
     shutting_down: Arc<AtomicBool>,
     service: frontend::Frontend,
@@ -65,7 +67,7 @@ impl Frontend {
         let ports = config.frontends.iter().filter(is_port).count();
         let unauthenticated = (unauthenticated_within(descriptor_limit()) / ports.max(1)).max(1);
         let frontends = config.frontends.iter().zip(readiness.listening());
-        let unbound = |(frontend, listening): (&FrontendConfig, _)| {
+        let unbound = |(frontend, reach): (&FrontendConfig, _)| {
             let name = several.then(|| FrontendName::new(frontend.to_string()));
             if let Some(name) = name {
                 service.metrics.frontend_connections.show(name);
@@ -76,7 +78,12 @@ impl Frontend {
                 tls: super::frontend_tls(config, frontend, &service.metrics)?,
                 names: AllowedNames::new(config.frontend.frontend_allowed_names.clone()),
                 unauthenticated,
-                listening,
+                reach,
+                flag: match &frontend.listener {
+                    _ if config.changed_flags.iter().any(|(flag, _)| *flag == "frontend") => "--frontend",
+                    args::FrontendListener::Unix { .. } => "--uds-name",
+                    args::FrontendListener::Tcp { .. } => "--server-port",
+                },
                 shutting_down: Arc::clone(&readiness.shutting_down),
                 service: frontend::Frontend { name, ..service.clone() },
                 handshakes: handshakes.clone(),
@@ -106,9 +113,14 @@ impl Frontend {
     }
 
     fn bind(&self) -> Result<FrontendListener> {
+        let bound = self.listener().context(self.flag);
+        bound.inspect_err(|error| self.reach.set(Some(chain(error.as_ref()))))
+    }
+
+    fn listener(&self) -> Result<FrontendListener> {
         let listener = match (&self.config.listener, &self.tls) {
             (args::FrontendListener::Unix { path, delete_existing }, _) => {
-                let socket = UnixSocket::bind(path, *delete_existing)?.reporting(Arc::clone(&self.listening));
+                let socket = UnixSocket::bind(path, *delete_existing)?.reporting(self.reach.clone());
                 FrontendListener::Unix(socket.yielding(Arc::clone(&self.shutting_down)))
             }
             (args::FrontendListener::Tcp { bind, .. }, Some(tls)) => {
@@ -123,7 +135,7 @@ impl Frontend {
             }
             (args::FrontendListener::Tcp { .. }, None) => anyhow::bail!("a frontend's port has TLS"),
         };
-        self.listening.store(true, Ordering::Release);
+        self.reach.set(None);
         let address = match &listener {
             FrontendListener::Unix(socket) => socket.path().display().to_string(),
             FrontendListener::Tls { listener, .. } => listener.local_addr()?.to_string(),

@@ -33,7 +33,7 @@ use super::Frontend;
 use crate::accept;
 use crate::agent_stream::AGENT_PATH;
 use crate::auth::{AllowedNames, shown};
-use crate::metrics::{FrontendName, PeerKind, Port};
+use crate::metrics::{PeerKind, Port, RefusedConnect};
 use crate::unauthenticated::{Arrived, ConnectionSet, Handshakes};
 
 /// The only path of the gRPC frontend.
@@ -186,11 +186,14 @@ impl Frontend {
         let dials = Mutex::new(JoinSet::new());
         let on_stream = |request: Request| {
             if request.path != PROXY_PATH {
-                let path = Peer(&request.path);
                 if request.path == AGENT_PATH {
-                    tracing::warn!(%peer, %path, "an agent came to a frontend's port; agents connect to --agent-port");
+                    self.metrics.refused_connects.count(RefusedConnect::Path);
+                    self.wrong_protocol(
+                        peer,
+                        "an agent came to a frontend's port: agents connect to --agent-port",
+                    );
                 } else {
-                    tracing::debug!(%peer, %path, "unknown gRPC method");
+                    tracing::debug!(%peer, path = %Peer(&request.path), "unknown gRPC method");
                 }
                 return request.refuse(Code::Unimplemented, "unknown service or method");
             }
@@ -234,9 +237,9 @@ impl Frontend {
             Err(error) if error.is_closed_by_peer() => {
                 tracing::trace!(%peer, "the client closed its frontend connection");
             }
-            Err(ConnectionError::NotHttp2) => tracing::warn!(
-                %peer, frontend = self.name.map(FrontendName::name),
-                "frontend connection without HTTP/2, and the frontend's --mode is grpc: was it HTTP/1.1 CONNECT?"
+            Err(ConnectionError::NotHttp2) => self.wrong_protocol(
+                peer,
+                "frontend connection without HTTP/2, and the frontend's --mode is grpc: was it HTTP/1.1 CONNECT?",
             ),
             Err(error) => tracing::debug!(%peer, %error, "frontend connection lost"),
         }

@@ -19,7 +19,7 @@ mod testing;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use serve::logs::Records;
+use serve::logs::{LogLimit, Records};
 use serve::metrics::LiveGuard;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -27,7 +27,7 @@ use tokio_util::task::TaskTracker;
 
 pub use self::listen::{FrontendListener, Protocol, serve_frontend};
 use crate::dial::Dialer;
-use crate::metrics::{FrontendName, Metrics};
+use crate::metrics::{FrontendName, Metrics, Port};
 
 /// Bytes that are read and discarded after a refusal, so that the client can read the answer.
 const DISCARD_LIMIT: usize = 256 * 1024;
@@ -51,6 +51,19 @@ pub struct Frontend {
     pub draining: CancellationToken,
     /// Limits the Proxy streams of all frontends; further ones are refused.
     pub streams: Arc<Semaphore>,
+    /// Limits the lines about peers with another protocol.
+    pub logs: LogLimit,
+}
+
+impl Frontend {
+    /// Remembers and logs, once a minute for each cause and address, a peer with another protocol.
+    fn wrong_protocol(&self, peer: &str, cause: &'static str) {
+        let address = peer.rsplit_once(':').map_or(peer, |(address, _port)| address);
+        self.metrics.journal.refused_at(Port::Frontend.listener(), address, cause);
+        if let Some(suppressed) = self.logs.due_for(cause, address) {
+            tracing::warn!(peer, frontend = self.name.map(FrontendName::name), suppressed, "{cause}");
+        }
+    }
 }
 
 /// Counts a client's connection in the gauge of its protocol and, with several frontends, in that of its frontend.

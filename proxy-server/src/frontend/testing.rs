@@ -12,7 +12,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use driver::{Chunks, CloseReason, LocalIo, MemoryLimiter, Read};
 use grpc::{Code, Incoming, Wire, WireError};
 use mux::{Cause, Packet};
-use serve::logs::Records;
+use serve::logs::{LogLimit, Records};
 use serve::metrics::{Exposition, Registry};
 use tokio::io::{AsyncWrite, DuplexStream};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
@@ -74,7 +74,8 @@ pub(super) struct ScriptedDial {
 pub(super) fn frontend(dialer: Dialer, readings: &Readings, lifetimes: &TaskTracker) -> Frontend {
     let (metrics, lifetimes) = (readings.metrics.clone(), lifetimes.clone());
     let (draining, streams) = (CancellationToken::new(), Arc::new(Semaphore::new(3)));
-    Frontend { dialer, metrics, lifetimes, records: Records::default(), name: None, draining, streams }
+    let (records, logs) = (Records::default(), LogLimit::default());
+    Frontend { dialer, metrics, lifetimes, records, name: None, draining, streams, logs }
 }
 
 /// A dialer through one agent, whose answers the test gives one by one.

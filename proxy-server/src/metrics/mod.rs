@@ -105,7 +105,7 @@ serve::families! {
             "Peers whose certificate has no allowed name, by peer";
         /// Ours.
         pub refused_connects: CountBy<RefusedConnect> = "refused_connects_total",
-            "Streams that were opened on the agent port and refused, by reason";
+            "Refused streams on the agent port, by reason";
         /// Ours.
         pub unauthenticated: LiveBy<Port> = "unauthenticated_connections",
             "Open connections of unauthenticated peers, by port";

@@ -19,7 +19,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{ConnectionSet, Slot};
 use crate::accept;
-use crate::metrics::UnauthenticatedCloseReason;
+use crate::metrics::{Port, UnauthenticatedCloseReason};
 
 /// A connection with a finished handshake.
 #[derive(Debug)]
@@ -123,59 +123,84 @@ async fn serve(
             }
         }
         Err(error) => {
-            let text = error.to_string();
-            slot.closed(UnauthenticatedCloseReason::of(&error), &format_args!("{text}{}", hint(&text)));
+            let (cause, hint) = hint(&error, slot.port());
+            let hint = hint.map(|hint| format!(" ({hint})")).unwrap_or_default();
+            slot.closed_for(UnauthenticatedCloseReason::of(&error), cause, &format_args!("{error}{hint}"));
         }
     }
 }
 
-/// The cause of a failed handshake in an operator's words, after the library's.
-fn hint(error: &str) -> &'static str {
-    let causes = [
-        (
-            &["peer certificate: UnknownIssuer", "peer certificate: BadSignature"][..],
-            " (no authority of the CA file for this port's clients issued the peer's certificate)",
-        ),
-        (&["sent no certificates"], " (this port requires a client certificate)"),
-        (
-            &[
-                "alert: UnknownCA",
-                "alert: BadCertificate",
-                "alert: CertificateUnknown",
-                "alert: DecryptError",
-            ],
-            " (the peer does not accept this server's certificate)",
-        ),
-        (&["InvalidContentType"], " (the peer does not speak TLS)"),
-        (&["known protocol"], " (an agent at a frontend's port, or a frontend at the agent port?)"),
-    ];
-    let found = causes.iter().find(|(texts, _)| texts.iter().any(|text| error.contains(text)));
-    found.map_or("", |(_, hint)| hint)
+/// Alerts of a peer that does not accept the server's certificate.
+const NOT_ACCEPTED: [&str; 4] =
+    ["alert: UnknownCA", "alert: BadCertificate", "alert: CertificateUnknown", "alert: DecryptError"];
+
+/// The cause of a failed handshake: a name of it for the log's limit, and an operator's words.
+fn hint(error: &HandshakeError, port: Port) -> (&'static str, Option<String>) {
+    let (peer, cert, ca) = match port {
+        Port::Agent => ("agent", "--cluster-cert", "--cluster-ca-cert"),
+        Port::Frontend => ("client", "--server-cert", "--server-ca-cert"),
+    };
+    if let HandshakeError::UnknownIssuer { authorities, .. } = error {
+        return ("unknown issuer", Some(format!("{ca} {authorities}")));
+    }
+    let text = error.to_string();
+    let says = |texts: &[&str]| texts.iter().any(|part| text.contains(part));
+    if says(&["sent no certificates"]) {
+        let fix = if port == Port::Agent { ": set the agent's --agent-cert and --agent-key" } else { "" };
+        ("no certificate", Some(format!("this port requires a client certificate{fix}")))
+    } else if says(&["alert: CertificateExpired"]) {
+        let why = "is expired or not valid yet: replace it, or correct the clocks";
+        ("expired", Some(format!("the {peer} says that {cert} {why}")))
+    } else if says(&NOT_ACCEPTED) {
+        let why = "it must trust the issuer, and the certificate must have the name that it connects to";
+        ("not accepted", Some(format!("the {peer} does not accept {cert}: {why}")))
+    } else if says(&["InvalidContentType"]) {
+        ("no TLS", Some("the peer does not speak TLS".to_owned()))
+    } else if says(&["known protocol"]) {
+        let why = match port {
+            Port::Agent => "this is the agent port; is it a client of a frontend?",
+            Port::Frontend => "this is a frontend's port; is it an agent? Agents connect to --agent-port",
+        };
+        ("protocol", Some(why.to_owned()))
+    } else {
+        (UnauthenticatedCloseReason::of(error).name(), None)
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use rustls::{AlertDescription, CertificateError, Error, InvalidMessage};
+    use rustls::{AlertDescription, Error, InvalidMessage};
 
     use super::*;
 
     #[test]
     fn failed_handshakes_have_a_cause_in_words() {
-        for (error, words) in [
-            (CertificateError::UnknownIssuer.into(), "issued the peer's certificate"),
-            (CertificateError::BadSignature.into(), "issued the peer's certificate"),
-            (Error::NoCertificatesPresented, "requires a client certificate"),
-            (Error::AlertReceived(AlertDescription::UnknownCA), "does not accept this server's certificate"),
+        for (error, port, words) in [
+            (Error::NoCertificatesPresented, Port::Agent, "set the agent's --agent-cert"),
+            (Error::NoCertificatesPresented, Port::Frontend, "requires a client certificate"),
             (
-                Error::AlertReceived(AlertDescription::DecryptError),
-                "does not accept this server's certificate",
+                Error::AlertReceived(AlertDescription::UnknownCA),
+                Port::Agent,
+                "does not accept --cluster-cert",
             ),
-            (InvalidMessage::InvalidContentType.into(), "does not speak TLS"),
-            (rustls::PeerIncompatible::NoKxGroupsInCommon.into(), ""),
-            (Error::NoApplicationProtocol, "an agent at a frontend's port"),
+            (Error::AlertReceived(AlertDescription::DecryptError), Port::Frontend, "accept --server-cert"),
+            (
+                Error::AlertReceived(AlertDescription::CertificateExpired),
+                Port::Agent,
+                "--cluster-cert is expired",
+            ),
+            (InvalidMessage::InvalidContentType.into(), Port::Agent, "does not speak TLS"),
+            (rustls::PeerIncompatible::NoKxGroupsInCommon.into(), Port::Agent, ""),
+            (Error::NoApplicationProtocol, Port::Frontend, "Agents connect to --agent-port"),
+            (Error::NoApplicationProtocol, Port::Agent, "this is the agent port"),
         ] {
-            let hint = hint(&HandshakeError::Tls(error.clone()).to_string());
+            let (_, hint) = hint(&HandshakeError::Tls(error.clone()), port);
+            let hint = hint.unwrap_or_default();
             assert!(hint.contains(words) && hint.is_empty() == words.is_empty(), "{error}: {hint}");
         }
+        let authorities = "/ca.pem: the certificate was issued by CN=a; trusted: CN=b".to_owned();
+        let error = HandshakeError::UnknownIssuer { error: Error::DecryptError, authorities };
+        let hint = hint(&error, Port::Agent).1.unwrap();
+        assert!(hint.starts_with("--cluster-ca-cert /ca.pem: the certificate was issued by CN=a"), "{hint}");
     }
 }

@@ -62,11 +62,9 @@ impl ConnectionSet {
         };
         if let Some((closed, token)) = closed {
             token.cancel();
-            self.0.closed(
-                closed,
-                UnauthenticatedCloseReason::Evicted,
-                &"too many connections of unauthenticated peers",
-            );
+            let (reason, text) =
+                (UnauthenticatedCloseReason::Evicted, "too many connections of unauthenticated peers");
+            self.0.closed(closed, reason, reason.name(), &text);
         }
         let live = self.0.metrics.unauthenticated.enter(self.0.port);
         Slot { shared: Arc::clone(&self.0), peer, age, evicted, _live: live }
@@ -74,12 +72,19 @@ impl ConnectionSet {
 }
 
 impl Shared {
-    /// Counts and logs a connection that the server closed.
-    fn closed(&self, peer: SocketAddr, reason: UnauthenticatedCloseReason, error: &dyn Display) {
+    /// Counts and logs a connection that the server closed. `cause` is that of [`LogLimit::due`].
+    fn closed(
+        &self,
+        peer: SocketAddr,
+        reason: UnauthenticatedCloseReason,
+        cause: &'static str,
+        error: &dyn Display,
+    ) {
         self.metrics.unauthenticated_closed.count((self.port, reason));
         self.metrics.journal.refused(self.port.listener(), peer.ip(), &error.to_string());
-        let Some(suppressed) = self.log.due(reason.name(), peer.ip()) else { return };
+        let Some(suppressed) = self.log.due(cause, peer.ip()) else { return };
         let (port, name) = (self.port.name(), reason.name());
+        let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
         if reason.is_limit_of_port() {
             tracing::warn!(%peer, port, reason = name, %error, suppressed, "closing unauthenticated connection");
         } else {
@@ -149,7 +154,22 @@ impl Slot {
 
     /// Counts and logs that the server closes the connection.
     pub(crate) fn closed(&self, reason: UnauthenticatedCloseReason, error: &dyn Display) {
-        self.shared.closed(self.peer, reason, error);
+        self.closed_for(reason, reason.name(), error);
+    }
+
+    /// The same for one of several causes with this reason.
+    pub(crate) fn closed_for(
+        &self,
+        reason: UnauthenticatedCloseReason,
+        cause: &'static str,
+        error: &dyn Display,
+    ) {
+        self.shared.closed(self.peer, reason, cause, error);
+    }
+
+    /// The port.
+    pub(crate) fn port(&self) -> Port {
+        self.shared.port
     }
 
     /// Remembers a refusal that is counted elsewhere.

@@ -3,8 +3,6 @@
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream as StdUnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
@@ -48,12 +46,12 @@ async fn a_name_with_an_at_is_abstract() {
 #[tokio::test(start_paused = true)]
 async fn an_abstract_socket_is_not_looked_for() {
     let path = fresh();
-    let reachable = Arc::new(AtomicBool::new(false));
-    let socket = UnixSocket::bind(&path, true).unwrap().reporting(Arc::clone(&reachable));
+    let reach = Reach::default();
+    let socket = UnixSocket::bind(&path, true).unwrap().reporting(reach.clone());
     let accepting = AcceptLoop::new(socket, "test");
     let running = tokio::spawn(accepting.run(CancellationToken::new(), drop));
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert!(reachable.load(Ordering::Acquire));
+    assert_eq!(reach.obstacle(), None);
     assert!(!path.exists());
     connect(&path).unwrap();
     running.abort();

@@ -21,7 +21,7 @@ pub use accept::{AcceptLoop, Source};
 pub use descriptors::DescriptorLimit;
 pub use link_socket::LinkSocket;
 pub use tcp::{SocketKeepalive, bind_links, bind_tcp, tune};
-pub use unix::UnixSocket;
+pub use unix::{Reach, UnixSocket};
 
 /// The longest time from accept to the end of the TLS handshake. At an RTT of 300 ms a handshake takes about one
 /// second.

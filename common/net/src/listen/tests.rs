@@ -269,9 +269,9 @@ async fn a_deleted_file_is_bound_again() {
 }
 
 /// Waits until the flag has the wanted value.
-async fn becomes(reachable: &AtomicBool, wanted: bool) {
+async fn becomes(reach: &Reach, wanted: bool) {
     let before = Instant::now();
-    while reachable.load(Ordering::Acquire) != wanted {
+    while reach.obstacle().is_none() != wanted {
         assert!(before.elapsed() < UNIX_WATCH * 3, "still {}", !wanted);
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
@@ -282,23 +282,25 @@ async fn unreachable_socket_is_reported() {
     let dir = TempDir::new().unwrap();
     let (folder, path) = (dir.path().join("folder"), dir.path().join("folder/s.sock"));
     std::fs::create_dir(&folder).unwrap();
-    let reachable = Arc::new(AtomicBool::new(false));
-    let socket = UnixSocket::bind(&path, true).unwrap().reporting(Arc::clone(&reachable));
-    assert!(reachable.load(Ordering::Acquire), "bound");
+    let reach = Reach::default();
+    reach.set(Some("not bound".to_owned()));
+    let socket = UnixSocket::bind(&path, true).unwrap().reporting(reach.clone());
+    assert_eq!(reach.obstacle(), None);
     let accepting = AcceptLoop::new(socket, "test");
     let running = tokio::spawn(accepting.run(CancellationToken::new(), drop));
 
     std::fs::remove_dir_all(&folder).unwrap();
-    becomes(&reachable, false).await;
+    becomes(&reach, false).await;
     std::fs::create_dir(&folder).unwrap();
-    becomes(&reachable, true).await;
+    becomes(&reach, true).await;
     UnixStream::connect(&path).await.unwrap();
 
     // Another process's file replaces it, then disappears.
     let theirs = UnixSocket::bind(&path, true).unwrap();
-    becomes(&reachable, false).await;
+    becomes(&reach, false).await;
+    assert_eq!(reach.obstacle(), Some(format!("{}: another process's file is there", path.display())));
     drop(theirs);
-    becomes(&reachable, true).await;
+    becomes(&reach, true).await;
     UnixStream::connect(&path).await.unwrap();
     running.abort();
 }

@@ -30,6 +30,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{Interval, MissedTickBehavior};
@@ -44,6 +45,22 @@ pub(super) const UNIX_MODE: u32 = 0o770;
 /// How often the socket file is checked. A deleted file is bound again within this time.
 pub(super) const UNIX_WATCH: Duration = Duration::from_secs(3);
 
+/// Whether clients can reach a listener, and what prevents it. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Reach(Arc<Mutex<Option<String>>>);
+
+impl Reach {
+    /// Sets the obstacle; `None` if clients can reach the listener.
+    pub fn set(&self, obstacle: Option<String>) {
+        *self.0.lock() = obstacle;
+    }
+
+    /// The obstacle, if there is one.
+    pub fn obstacle(&self) -> Option<String> {
+        self.0.lock().clone()
+    }
+}
+
 /// A listening Unix socket that binds again when its file is deleted. Dropping it removes the file, if the file is
 /// still ours.
 #[derive(Debug)]
@@ -53,8 +70,8 @@ pub struct UnixSocket {
     watch: Pin<Box<Interval>>,
     /// Connections that the kernel accepted before the file was deleted.
     left_over: VecDeque<UnixStream>,
-    /// Whether clients can reach the socket, as of the last check: the file exists and is ours.
-    reachable: Arc<AtomicBool>,
+    /// As of the last check.
+    reach: Reach,
     /// The process is about to end: the path belongs to its successor.
     shutting_down: Arc<AtomicBool>,
 }
@@ -83,8 +100,7 @@ impl FileId {
 }
 
 impl UnixSocket {
-    /// Binds, with mode 0770. Deletes an existing socket file if `delete_existing`; like Go, without checking for a
-    /// listener. `@name` is an abstract socket. Must be called within a runtime.
+    /// Binds, with mode 0770. Deletes an existing socket file if `delete_existing`; like Go, also if a process listens there. `@name` is an abstract socket. Must be called within a runtime.
     ///
     /// # Errors
     /// See [`BindError`].
@@ -101,7 +117,7 @@ impl UnixSocket {
             bound,
             watch: Box::pin(watch),
             left_over: VecDeque::new(),
-            reachable: Arc::new(AtomicBool::new(true)),
+            reach: Reach::default(),
             shutting_down: Arc::default(),
         })
     }
@@ -111,12 +127,12 @@ impl UnixSocket {
         abstract_name(path).is_some()
     }
 
-    /// Sets `reachable` to whether clients can reach the socket, from now on: they cannot while its directory is
-    /// missing, or while another file is at the path.
+    /// Keeps `reach` up to date from now on: clients cannot reach the socket while its directory is missing, or while another file
+    /// is at the path.
     #[must_use]
-    pub fn reporting(mut self, reachable: Arc<AtomicBool>) -> Self {
-        reachable.store(true, Ordering::Release);
-        self.reachable = reachable;
+    pub fn reporting(mut self, reach: Reach) -> Self {
+        reach.set(None);
+        self.reach = reach;
         self
     }
 
@@ -140,7 +156,7 @@ impl UnixSocket {
         }
         let why = match fs::symlink_metadata(&self.path) {
             Ok(found) if FileId::of(&found) == file => {
-                return self.reachable.store(true, Ordering::Release);
+                return self.reach.set(None);
             }
             Ok(_) => "another process's file is there".to_owned(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => match Bound::to_file(&self.path) {
@@ -149,7 +165,9 @@ impl UnixSocket {
             },
             Err(error) => error.to_string(),
         };
-        if self.reachable.swap(false, Ordering::AcqRel) {
+        let was_reachable = self.reach.obstacle().is_none();
+        self.reach.set(Some(format!("{}: {why}", self.path.display())));
+        if was_reachable {
             tracing::error!(path = %self.path.display(), %why, "frontends cannot reach the Unix socket");
         }
     }
@@ -159,7 +177,7 @@ impl UnixSocket {
             self.left_over.push_back(stream);
         }
         self.bound = bound;
-        self.reachable.store(true, Ordering::Release);
+        self.reach.set(None);
         tracing::warn!(path = %self.path.display(), "the Unix socket's file was deleted: bound again");
     }
 }
@@ -246,8 +264,24 @@ fn remove_existing(path: &Path, delete_existing: bool) -> io::Result<()> {
     if !delete_existing {
         return Err(io::Error::other(EXISTS));
     }
+    if is_in_use(path) {
+        tracing::warn!(path = %path.display(), "another process listens on the Unix socket: its clients come here from now on");
+    }
     match fs::remove_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         removed => removed,
+    }
+}
+
+/// Whether a process listens on the socket, be it that it does not accept.
+fn is_in_use(path: &Path) -> bool {
+    let connect = || {
+        let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+        socket.set_nonblocking(true)?;
+        socket.connect(&SockAddr::unix(path)?)
+    };
+    match connect() {
+        Ok(()) => true,
+        Err(error) => error.kind() == io::ErrorKind::WouldBlock,
     }
 }

@@ -15,7 +15,7 @@ use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 
-use super::legacy::{Report, ServerCerts};
+use super::legacy::{Report, ServerCerts, explained};
 use super::material::{Material, Options, Tls};
 use super::pem::Judge;
 use super::{
@@ -63,24 +63,19 @@ impl ClientTls {
         IO: AsyncRead + AsyncWrite + Unpin,
     {
         let current = self.config();
-        let (config, names, verifier) = &*current;
+        let (config, names) = &*current;
         let name = names.get(name).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
-        let connected = TlsConnector::from(Arc::clone(config)).connect(name.clone(), io).await;
-        connected.map_err(|error| match (error.into(), verifier.take_unknown()) {
-            (HandshakeError::Tls(error), Some(authorities)) => {
-                let authorities = match &self.options().ca {
-                    CaSource::File(path) => format!("{}: {authorities}", path.display()),
-                    CaSource::System => format!("the system's CA certificates: {authorities}"),
-                };
-                HandshakeError::UnknownIssuer { error, authorities }
-            }
-            (error, _) => error,
-        })
+        let connect = TlsConnector::from(Arc::clone(config)).connect(name.clone(), io);
+        let ca = || match &self.options().ca {
+            CaSource::File(path) => path.display().to_string(),
+            CaSource::System => "the system's CA certificates".to_owned(),
+        };
+        explained(connect, ca).await
     }
 }
 
 impl Options for ClientTlsOptions {
-    type Config = (Arc<ClientConfig>, Vec<ServerName<'static>>, Arc<ServerCerts>);
+    type Config = (Arc<ClientConfig>, Vec<ServerName<'static>>);
 
     fn read(&self) -> Result<Material, TlsError> {
         let pair = self.identity.as_ref().map(|(cert, key)| (cert.as_path(), key.as_path()));
@@ -113,7 +108,7 @@ impl Options for ClientTlsOptions {
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(TlsVersion::Tls12.protocols(true))?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::clone(&verifier) as _);
+            .with_custom_certificate_verifier(verifier);
         let mut config = match &material.pair {
             Some((cert, key)) => {
                 let pair = pem::certified_key(cert, key, &provider)?;
@@ -129,7 +124,7 @@ impl Options for ClientTlsOptions {
             config.alpn_protocols.push(ALPN_H2.to_vec());
         }
         super::check_config(config.fips())?;
-        Ok(((Arc::new(config), names, verifier), validities))
+        Ok(((Arc::new(config), names), validities))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Errors of TLS files and handshakes. Every text is one line.
 
 use std::io;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustls::CertificateError;
@@ -11,15 +12,36 @@ use super::{TooLarge, validity};
 /// TLS files that cannot be used.
 #[derive(Debug, Error)]
 pub enum TlsError {
-    /// A file cannot be used, or there is none. The text names it.
-    #[error("{0}")]
-    File(String),
+    /// A file cannot be used, or there is none.
+    #[error("{text}")]
+    File {
+        /// The cause; it names the files.
+        text: String,
+        /// The files.
+        files: Vec<PathBuf>,
+    },
     /// A server name is neither a DNS name nor an IP address.
     #[error("{0:?} is not a server name: a DNS name or an IP address is expected, without a port")]
     ServerName(String),
     /// rustls refuses the configuration.
     #[error("TLS configuration: {0}")]
     Config(#[from] rustls::Error),
+}
+
+impl TlsError {
+    pub(super) fn file(text: impl Into<String>, files: &[&Path]) -> Self {
+        Self::File { text: text.into(), files: files.iter().map(|file| file.to_path_buf()).collect() }
+    }
+
+    /// The flags whose files this error is about, joined by commas; all `flags` if it names no file.
+    pub fn flags(&self, flags: &[(&str, Option<&Path>)]) -> String {
+        let named: &[PathBuf] = if let Self::File { files, .. } = self { files } else { &[] };
+        let is_named = |file: &Option<&Path>| file.is_some_and(|file| named.iter().any(|path| *path == file));
+        let about: Vec<&str> =
+            flags.iter().filter(|(_, file)| is_named(file)).map(|(flag, _)| *flag).collect();
+        let all = || flags.iter().map(|(flag, _)| *flag).collect();
+        (if about.is_empty() { all() } else { about }).join(", ")
+    }
 }
 
 /// The operator's words, without the error number.
@@ -47,12 +69,12 @@ pub enum HandshakeError {
     /// A protocol error, or an invalid certificate of the peer.
     #[error("TLS handshake: {}", words(.0))]
     Tls(rustls::Error),
-    /// No trusted authority issued the server's certificate.
+    /// No trusted authority issued the peer's certificate.
     #[error("TLS handshake: {}", words(.error))]
     UnknownIssuer {
         /// The TLS error.
         error: rustls::Error,
-        /// The issuer that the certificate names, and the authorities that are trusted.
+        /// The file of the trusted authorities, the issuer that the certificate names, and the authorities' names.
         authorities: String,
     },
     /// A socket error.
@@ -60,7 +82,8 @@ pub enum HandshakeError {
     Io(io::Error),
 }
 
-/// The error's text, with dates that an operator can read.
+/// The error's text, with names and dates that an operator can read. The clock is shown to the day, so that the text stays the same
+/// from one attempt to the next.
 fn words(error: &rustls::Error) -> String {
     let rustls::Error::InvalidCertificate(invalid) = error else { return error.to_string() };
     let (what, now, limit) = match invalid {
@@ -70,10 +93,27 @@ fn words(error: &rustls::Error) -> String {
         CertificateError::NotValidYetContext { time, not_before } => {
             ("not valid yet: it is valid from", time, not_before)
         }
+        CertificateError::NotValidForNameContext { expected, presented } => {
+            let (expected, names) = (expected.to_str(), plain_names(presented));
+            return format!("invalid peer certificate: not valid for name {expected}, only for {names}");
+        }
         _ => return error.to_string(),
     };
     let (now, limit) = (validity::rfc3339(now.as_secs()), validity::rfc3339(limit.as_secs()));
-    format!("invalid peer certificate: certificate {what} {limit}, and the clock says {now}")
+    let day = now.get(..10).unwrap_or_default();
+    format!("invalid peer certificate: certificate {what} {limit}, and this clock is at {day}")
+}
+
+/// The names in webpki's debug form, `DnsName("a")` or `IpAddress(10.0.0.1)`.
+fn plain_names(presented: &[String]) -> String {
+    let plain = |name: &String| {
+        let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
+        inner.unwrap_or(name).trim_matches('"').to_owned()
+    };
+    match presented {
+        [] => "no name (it has no subjectAltName)".to_owned(),
+        names => names.iter().map(plain).collect::<Vec<_>>().join(", "),
+    }
 }
 
 impl From<io::Error> for HandshakeError {

@@ -76,7 +76,7 @@ fn judged(wanted: bool, approved: bool, what: &'static str) -> Result<(), TlsErr
         return Ok(());
     }
     let why = "not approved by FIPS 140-3, and this build (feature fips) must not use anything else";
-    Err(TlsError::File(format!("{what}: {why}")))
+    Err(TlsError::file(format!("{what}: {why}"), &[]))
 }
 
 /// The cryptography of this process, with all suites of rustls.

@@ -34,14 +34,15 @@ impl Contents {
         match std::fs::read(&path) {
             Ok(bytes) => Ok(Self { path, bytes }),
             Err(error) => {
-                Err(TlsError::File(format!("cannot read {}: {}", path.display(), read_failure(&error))))
+                let text = format!("cannot read {}: {}", path.display(), read_failure(&error));
+                Err(TlsError::file(text, &[&path]))
             }
         }
     }
 
     /// The error for contents that cannot be used.
     pub(super) fn fault(&self, why: impl fmt::Display) -> TlsError {
-        TlsError::File(format!("{}: {why}", self.path.display()))
+        TlsError::file(format!("{}: {why}", self.path.display()), &[&self.path])
     }
 }
 
@@ -52,7 +53,7 @@ pub(super) fn certificates(file: &Contents) -> Result<Vec<CertificateDer<'static
         .map(|(der, number)| der.map_err(|error| broken(file, &format!("block number {number}"), &error)))
         .collect::<Result<_, _>>()?;
     if found.is_empty() {
-        return Err(file.fault("no certificate in it (a PEM block BEGIN CERTIFICATE is expected)"));
+        return Err(file.fault(if is_key(&file.bytes) { SWAPPED } else { NO_CERTIFICATE }));
     }
     for (number, der) in (1..).zip(&found) {
         well_formed(der).map_err(|why| unusable(file, number, why))?;
@@ -105,10 +106,13 @@ pub(super) fn certified_key(
     if matches(&pair) {
         return Ok(pair);
     }
-    let (key, cert) = (key.path.display(), cert.path.display());
-    Err(TlsError::File(format!("the private key {key} does not match the certificate {cert}")))
+    let (key, cert) = (&key.path, &cert.path);
+    let text = format!("the private key {} does not match the certificate {}", key.display(), cert.display());
+    Err(TlsError::file(text, &[cert, key]))
 }
 
+const NO_CERTIFICATE: &str = "no certificate in it (a PEM block BEGIN CERTIFICATE is expected)";
+const SWAPPED: &str = "a private key is in it, and no certificate: are certificate and key swapped?";
 const ENCRYPTED: &str =
     "the private key is encrypted: store it without a password (openssl pkey -in KEY -out PLAIN)";
 const NO_KEY: &str =
@@ -165,6 +169,10 @@ fn broken(file: &Contents, block: &str, error: &pem::Error) -> TlsError {
         other => format!("{block}: {other}"),
     };
     file.fault(format!("not valid PEM: {why}"))
+}
+
+fn is_key(text: &[u8]) -> bool {
+    String::from_utf8_lossy(text).contains("PRIVATE KEY-----")
 }
 
 /// PKCS#8 marks encryption in the label, the older forms in a header inside the block.

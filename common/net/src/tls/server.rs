@@ -4,7 +4,7 @@
 //! expired certificate would be accepted until the session is forgotten. Neither kube-apiserver nor a Go agent resumes
 //! (they have no session cache), and agents connect rarely, so nothing is lost.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::ServerConfig;
@@ -13,7 +13,7 @@ use rustls::sign::SingleCertAndKey;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::LazyConfigAcceptor;
 
-use super::legacy::{ClientCerts, Report};
+use super::legacy::{ClientCerts, Report, explained};
 use super::material::{Material, Options, Tls};
 use super::pem::Judge;
 use super::{
@@ -84,7 +84,8 @@ impl ServerTls {
         let offered = hello.client_hello().alpn();
         let ignored = offered.is_some_and(|offered| ignores_alpn(&self.options().alpn, offered));
         let config = if ignored { &configs.without_alpn } else { &configs.usual };
-        Ok(hello.into_stream(Arc::clone(config)).await?)
+        let ca = || self.options().client_ca.as_deref().unwrap_or(Path::new("")).display().to_string();
+        explained(hello.into_stream(Arc::clone(config)), ca).await
     }
 }
 
@@ -106,7 +107,8 @@ impl Options for ServerTlsOptions {
         self.suites.select(&mut provider.cipher_suites);
         let provider = Arc::new(provider);
         let Some((cert, key)) = &material.pair else {
-            return Err(TlsError::File(format!("{}: no certificate in it", self.cert.display())));
+            let text = format!("{}: no certificate in it", self.cert.display());
+            return Err(TlsError::file(text, &[&self.cert]));
         };
         let pair = pem::certified_key(cert, key, &provider)?;
         judge.chain(cert, &pair.cert)?;

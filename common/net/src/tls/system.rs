@@ -31,7 +31,7 @@ pub fn system_roots() -> Result<Vec<CertificateDer<'static>>, TlsError> {
     };
     let found = places.iter().map(|path| bundle(path)).find(|found| !found.is_empty());
     let none = "no CA certificates found on this system: name a CA file";
-    found.ok_or_else(|| TlsError::File(none.to_owned()))
+    found.ok_or_else(|| TlsError::file(none, &[]))
 }
 
 fn bundle(path: &Path) -> Vec<CertificateDer<'static>> {

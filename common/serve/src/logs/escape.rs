@@ -4,6 +4,8 @@ use std::fmt::{self, Write};
 
 /// The longest logged string of a peer, in bytes.
 const PEER_LIMIT: usize = 256;
+/// The longest error that the status and readiness show, in bytes: it may name two certificates.
+const ERROR_LIMIT: usize = 512;
 
 /// Displays a peer's string: control characters escaped, cut at 256 bytes.
 ///
@@ -13,15 +15,24 @@ pub struct Peer<'a>(pub &'a str);
 
 impl fmt::Display for Peer<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kept = cut(self.0, PEER_LIMIT);
-        let mut text = String::with_capacity(kept.len());
-        plain(&mut text, kept);
-        f.write_str(&text)?;
-        if kept.len() < self.0.len() {
-            write!(f, "...({} bytes)", self.0.len())?;
-        }
-        Ok(())
+        f.write_str(&cut_and_escaped(self.0, PEER_LIMIT))
     }
+}
+
+/// An error with a peer's text in it: control characters escaped, cut at 512 bytes.
+pub fn shown_error(text: &str) -> String {
+    cut_and_escaped(text, ERROR_LIMIT)
+}
+
+fn cut_and_escaped(text: &str, limit: usize) -> String {
+    let kept = cut(text, limit);
+    let mut shown = String::with_capacity(kept.len());
+    plain(&mut shown, kept);
+    if kept.len() < text.len() {
+        // Writing to a String cannot fail.
+        let _ = write!(shown, "...({} bytes)", text.len());
+    }
+    shown
 }
 
 /// At most `limit` bytes from the start, at a character boundary.

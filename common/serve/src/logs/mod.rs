@@ -39,13 +39,16 @@ mod tests;
 mod verbosity;
 mod writer;
 
+use std::ffi::OsString;
 use std::io;
 use std::io::Write;
+use std::process::ExitCode;
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread;
 use std::time::Duration;
 
-pub use escape::Peer;
+pub use escape::{Peer, shown_error};
+use flags::Exit;
 pub use flags::{LogFormat as Format, LogOptions as Options, Severity};
 pub use limit::{LogLimit, network};
 pub(crate) use line::now as unix_now;
@@ -179,7 +182,22 @@ static FORMAT: OnceLock<Format> = OnceLock::new();
 
 /// Writes the last line of a process that gives up to standard error, with or without a log.
 pub fn fatal(message: &str) {
-    let line = line::Style::fatal(FORMAT.get().copied().unwrap_or(Format::Text), message);
+    write_fatal(FORMAT.get().copied().unwrap_or(Format::Text), message);
+}
+
+/// Ends the process for its command line: help, version, or an error, which is a line of JSON if the command line asks for such
+/// lines.
+pub fn leave(exit: Exit, argv: impl Iterator<Item = OsString>) -> ExitCode {
+    let words = ["--log-format=json", "--log_format=json"].map(OsString::from);
+    if exit.code == 0 || argv.filter(|word| words.contains(word)).count() == 0 {
+        return exit.leave();
+    }
+    write_fatal(Format::Json, exit.stderr.trim_end());
+    ExitCode::from(exit.code)
+}
+
+fn write_fatal(format: Format, message: &str) {
+    let line = line::Style::fatal(format, message);
     // A failure cannot be reported anywhere.
     let _ = io::stderr().write_all(line.as_bytes());
 }

@@ -84,9 +84,9 @@ impl Frontend {
             }
             Err(why) => {
                 if matches!(why, NotServed::Refused(HeadError::Version)) && buffer.starts_with(b"PRI ") {
-                    tracing::warn!(
-                        %peer, frontend = self.name.map(FrontendName::name),
-                        "frontend connection with HTTP/2, and the frontend's --mode is http-connect: was it gRPC?"
+                    self.wrong_protocol(
+                        &peer,
+                        "frontend connection with HTTP/2, and the frontend's --mode is http-connect: was it gRPC?",
                     );
                 }
                 tracing::debug!(%peer, %why, "HTTP CONNECT connection not served");

@@ -25,7 +25,7 @@ use rustls_pki_types::CertificateDer;
 
 use super::PeerIdentity;
 
-pub(super) use verifiers::{ClientCerts, ServerCerts};
+pub(super) use verifiers::{ClientCerts, ServerCerts, explained};
 pub use verifiers::{any_server, server_verifier};
 
 /// Why webpki refused a chain that Go's rules accept.

@@ -3,9 +3,11 @@
 //! webpki is asked first, then the authority that it found is checked; refusals for a reason in [`LegacyPki`] are judged
 //! again. A certificate is always required.
 
+use std::cell::Cell;
+use std::future::Future;
+use std::io;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{
@@ -19,7 +21,30 @@ use rustls_pki_types::{CertificateDer, ServerName, SubjectPublicKeyInfoDer, Unix
 use super::authorities::Authorities;
 use super::certificate::{Certificate, Purpose};
 use super::{LegacyPki, LegacyPkiObserver, Report, ignore_legacy_pki};
-use crate::tls::{TlsError, shared_provider};
+use crate::tls::{HandshakeError, TlsError, shared_provider};
+
+tokio::task_local! {
+    /// The issuer that a peer's certificate names, and the trusted authorities, if the handshake fails for them: an error of
+    /// rustls cannot contain it without another alert.
+    static UNKNOWN: Cell<Option<String>>;
+}
+
+/// Runs a handshake. If no trusted authority issued the peer's certificate, the error names the issuer, and the authorities of
+/// `ca`.
+pub(in crate::tls) async fn explained<T>(
+    handshake: impl Future<Output = io::Result<T>>,
+    ca: impl FnOnce() -> String,
+) -> Result<T, HandshakeError> {
+    let explained = async {
+        handshake.await.map_err(|error| match (error.into(), UNKNOWN.with(Cell::take)) {
+            (HandshakeError::Tls(error), Some(authorities)) => {
+                HandshakeError::UnknownIssuer { error, authorities: format!("{}: {authorities}", ca()) }
+            }
+            (error, _) => error,
+        })
+    };
+    UNKNOWN.scope(Cell::default(), explained).await
+}
 
 type SignatureResult = Result<HandshakeSignatureValid, Error>;
 
@@ -32,12 +57,10 @@ pub(in crate::tls) struct ClientCerts {
 
 /// Verifies a server.
 #[derive(Debug)]
-pub struct ServerCerts {
+pub(in crate::tls) struct ServerCerts {
     /// `None` accepts any certificate.
     webpki: Option<Arc<WebPkiServerVerifier>>,
     second: SecondOpinion,
-    /// See [`ServerCerts::take_unknown`]: an error of rustls cannot contain it without another alert.
-    unknown: Mutex<Option<String>>,
 }
 
 /// Verifies servers other than an agent's with `roots`, as [`crate::tls::ClientTls`] does.
@@ -55,7 +78,7 @@ pub fn server_verifier(
 pub fn any_server() -> Arc<dyn ServerCertVerifier> {
     let report = Report::new(ignore_legacy_pki());
     let second = SecondOpinion::new(Vec::new(), Purpose::Server, &shared_provider(), report);
-    Arc::new(ServerCerts { webpki: None, second, unknown: Mutex::default() })
+    Arc::new(ServerCerts { webpki: None, second })
 }
 
 impl ClientCerts {
@@ -82,12 +105,7 @@ impl ServerCerts {
         let webpki = WebPkiServerVerifier::builder_with_provider(second.authorities.store(), provider)
             .build()
             .map_err(|error| Error::General(error.to_string()))?;
-        Ok(Self { webpki: Some(webpki), second, unknown: Mutex::default() })
-    }
-
-    /// Which authority the last server with an unknown issuer named, and which authorities are trusted.
-    pub(in crate::tls) fn take_unknown(&self) -> Option<String> {
-        self.unknown.lock().take()
+        Ok(Self { webpki: Some(webpki), second })
     }
 }
 
@@ -152,13 +170,8 @@ impl ServerCertVerifier for ServerCerts {
             _ => Err(CertificateError::NotValidForName.into()),
         };
         let verdict = webpki.verify_server_cert(leaf, presented, name, ocsp, now).map(drop);
-        let verdict = self.second.judge(verdict, leaf, presented, now, right_name);
-        // A bad signature is an authority of the same name with another key.
-        let unknown = [CertificateError::UnknownIssuer, CertificateError::BadSignature].map(Error::from);
-        if verdict.as_ref().is_err_and(|error| unknown.contains(error)) {
-            *self.unknown.lock() = Some(self.second.authorities.explain(presented.last().unwrap_or(leaf)));
-        }
-        verdict.map(|()| ServerCertVerified::assertion())
+        self.second.judge(verdict, leaf, presented, now, right_name)?;
+        Ok(ServerCertVerified::assertion())
     }
 
     signatures_by_either!();
@@ -192,10 +205,19 @@ impl SecondOpinion {
         right_name: impl FnOnce() -> Result<(), Error>,
     ) -> Result<(), Error> {
         let confirmed = verdict.and_then(|()| self.authorities.confirm(leaf, presented, now));
-        confirmed.or_else(|refused| {
+        let verdict = confirmed.or_else(|refused| {
             let by_go = || self.authorities.by_go(leaf, presented, now).and_then(|()| right_name());
             self.report.judge_again(refused, leaf, by_go)
-        })
+        });
+        // A bad signature is an authority of the same name with another key.
+        let unknown = [CertificateError::UnknownIssuer, CertificateError::BadSignature].map(Error::from);
+        if verdict.as_ref().is_err_and(|error| unknown.contains(error)) {
+            // Other users of the verifiers need no explanation.
+            let _ = UNKNOWN.try_with(|cell| {
+                cell.set(Some(self.authorities.explain(presented.last().unwrap_or(leaf))));
+            });
+        }
+        verdict
     }
 
     /// webpki's verdict or, if it does not read the certificate, our own. The rest of the certificate was verified

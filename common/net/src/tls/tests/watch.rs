@@ -31,7 +31,7 @@ impl Rotating for Handle {
         let mut files = self.0.files.lock();
         let now = if files.len() > 1 { files.remove(0) } else { files[0].clone() };
         if now == "gone" {
-            return Err(TlsError::File("cannot read x: no such file".to_owned()));
+            return Err(TlsError::file("cannot read x: no such file", &[]));
         }
         Ok(now)
     }

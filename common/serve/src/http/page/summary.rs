@@ -154,6 +154,16 @@ fn ending<'a>(view: &'a View<'_>) -> impl Iterator<Item = Fault> + 'a {
     })
 }
 
+/// When the next certificate ends, and which one.
+fn next_to_end(view: &View<'_>) -> Option<String> {
+    let next = certificates(view).into_iter().next()?;
+    let left = -view.age(&next.not_after)?;
+    let when = if left < 0.0 { "ended".to_owned() } else { format!("in {}", duration(left)) };
+    // The flag without the file's path.
+    let flag = next.source.split_whitespace().next().unwrap_or_default();
+    Some(format!("{when} ({flag})"))
+}
+
 /// Dials and failures of the last 15 minutes.
 fn recent(status: &Status) -> (u64, u64) {
     let sum = |sum: (u64, u64), one: &status::Interval| {
@@ -175,6 +185,7 @@ fn overview(html: &mut Html, view: &View<'_>) {
     fact("Dials since start", number(totals.dials));
     fact("Failed", number(totals.failed_dials));
     fact("Waiting", number(totals.pending_dials));
+    fact("Next certificate to end", next_to_end(view).unwrap_or_default());
     if let Some(kubernetes) = kubernetes {
         fact("Lease", kubernetes.lease.clone());
         if !view.is_server() {

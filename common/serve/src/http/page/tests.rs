@@ -129,6 +129,7 @@ fn healthy_server_says_so_in_words() {
         &["Ready: 3 agents, 12 connections", "Nothing needs attention.", "node-1|ready|", "|system:node:1|"],
     );
     holds(&page, &["Running for|2 h 6 min", "Dials since start|1,234", "12 ms", "5.0 MiB", "|upstream|"]);
+    holds(&page, &["Next certificate to end|in "]);
     holds(&page, &["The last 15 minutes: 126 successful dials and 0 failed dials, at most 100 in 15 s"]);
     assert!(page.contains("<title>Ready - proxy-server server-1</title>"));
 }
