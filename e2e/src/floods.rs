@@ -1,9 +1,11 @@
 //! Adversarial peers that send many small frames or messages. Measures the growth of the server's memory, and the latency of
 //! another client meanwhile.
 
+use std::collections::VecDeque;
 use std::fmt::{self, Display};
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -11,11 +13,16 @@ use bytes::{BufMut, Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue};
 use prost::Message;
 use proto::Packet;
+use rustix::process::setpriority_process;
+use rustix::thread::gettid;
+use rustls::ClientConfig;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::runtime::Builder;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, interval_at, sleep, timeout};
 
+use crate::adversarial::unauthenticated::client_hello;
 use crate::adversarial::{PacketStream, SmallFrames, data, dial_req, dial_rsp, endless};
 use crate::endpoints::Endpoint;
 use crate::exchange::works;
@@ -30,6 +37,8 @@ const STALLED: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_millis(5);
 /// Dials beside a flood, at least.
 const DIALS: usize = 20;
+/// Linux's lowest priority.
+const NICEST: i32 = 19;
 /// The time limit of a flood.
 const LIMIT: Duration = Duration::from_secs(300);
 
@@ -46,6 +55,8 @@ pub enum Kind {
     ClientsOfAStalledEndpoint,
     /// Clients send a message that stays incomplete, in frames of one byte.
     ClientsWithoutADial,
+    /// Each peer sends 50 ClientHellos a second to the agent port, each on a new connection, and nothing else.
+    ClientHellos,
 }
 
 /// A flood.
@@ -55,8 +66,10 @@ pub struct Flood {
     pub kind: Kind,
     /// The number of peers.
     pub peers: usize,
-    /// The number of messages that each peer sends, or of bytes in frames of one byte.
+    /// The number of messages that each peer sends, of bytes in frames of one byte, or of ClientHellos.
     pub pieces: usize,
+    /// The peers get only CPU time that the others leave, as if they were on another host.
+    pub elsewhere: bool,
 }
 
 /// Durations of exchanges.
@@ -81,12 +94,19 @@ pub struct Outcome {
     pub memory: [u64; 3],
     /// The time in which the peers sent.
     pub lasted: Duration,
+    /// How many streams the server has ended meanwhile.
+    pub ended: usize,
 }
 
 impl Outcome {
     /// The largest growth of the server's memory, in MiB.
     pub fn grown(&self) -> u64 {
         self.memory[1].saturating_sub(self.memory[0])
+    }
+
+    /// The growth that remains after the flood, in MiB.
+    pub fn kept(&self) -> u64 {
+        self.memory[2].saturating_sub(self.memory[0])
     }
 }
 
@@ -134,6 +154,7 @@ impl Flood {
             ensure!(began.elapsed() < LIMIT, "the flood did not end within {LIMIT:?}");
         }
         outcome.lasted = began.elapsed();
+        outcome.ended = peers.ended.load(Ordering::Relaxed);
         peers.leave()?;
         // The server may still handle queued bytes.
         let mut behind = Outcome::default();
@@ -187,6 +208,8 @@ impl<'a> Bystander<'a> {
 /// The peers of a flood, on a separate thread.
 struct Peers {
     sent: Arc<AtomicBool>,
+    /// The number of streams that the server has ended.
+    ended: Arc<AtomicUsize>,
     leave: tokio::sync::oneshot::Sender<()>,
     thread: std::thread::JoinHandle<Result<()>>,
 }
@@ -196,13 +219,14 @@ impl Peers {
         let (address, tls) = (pair.server().agent_address(), pair.pki.agent_client()?);
         let frontend = pair.frontend().clone();
         let stalled = Endpoint::stalled().await?;
-        let sent = Arc::<AtomicBool>::default();
+        let (sent, ended) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
         let (leave, left) = tokio::sync::oneshot::channel();
-        let has_sent = Arc::clone(&sent);
+        let (has_sent, have_ended) = (Arc::clone(&sent), Arc::clone(&ended));
         let run = async move {
             let mut sending = JoinSet::new();
             for number in 0..flood.peers {
                 let (tls, frontend, target) = (Arc::clone(&tls), frontend.clone(), stalled.target());
+                let have_ended = Arc::clone(&have_ended);
                 sending.spawn(async move {
                     match flood.kind {
                         Kind::AgentsThatReadNothing
@@ -215,11 +239,12 @@ impl Peers {
                             let mut peer =
                                 SmallFrames::open(socket, "/AgentService/Connect", &meta, 1, 0).await?;
                             let message = message(flood.kind);
-                            if flood.kind == Kind::AgentsWithFragments {
-                                peer.send(&message.repeat(flood.pieces / message.len()).into(), 1).await;
+                            let ended = if flood.kind == Kind::AgentsWithFragments {
+                                peer.send(&message.repeat(flood.pieces / message.len()).into(), 1).await
                             } else {
-                                peer.send(&message.repeat(flood.pieces).into(), message.len()).await;
-                            }
+                                peer.send(&message.repeat(flood.pieces).into(), message.len()).await
+                            };
+                            have_ended.fetch_add(ended, Ordering::Relaxed);
                             anyhow::Ok(Peer::Frames(peer))
                         }
                         Kind::ClientsOfAStalledEndpoint => messages(&frontend, &target, flood.pieces).await,
@@ -228,9 +253,11 @@ impl Peers {
                             let none = HeaderMap::new();
                             let mut peer =
                                 SmallFrames::open(socket, "/ProxyService/Proxy", &none, 1, 0).await?;
-                            peer.send(&endless(flood.pieces), 1).await;
+                            let ended = peer.send(&endless(flood.pieces), 1).await;
+                            have_ended.fetch_add(ended, Ordering::Relaxed);
                             Ok(Peer::Frames(peer))
                         }
+                        Kind::ClientHellos => hellos(address, tls, number, flood.pieces).await,
                     }
                 });
             }
@@ -243,8 +270,14 @@ impl Peers {
             Ok(())
         };
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        let thread = std::thread::Builder::new().name("flood".into()).spawn(move || runtime.block_on(run))?;
-        Ok(Self { sent, leave, thread })
+        let flooding = move || {
+            if flood.elsewhere {
+                setpriority_process(Some(gettid()), NICEST)?;
+            }
+            runtime.block_on(run)
+        };
+        let thread = std::thread::Builder::new().name("flood".into()).spawn(flooding)?;
+        Ok(Self { sent, ended, leave, thread })
     }
 
     /// Whether all peers have sent as much as they can, or have failed: [`Peers::leave`] returns the error.
@@ -266,6 +299,7 @@ impl Peers {
 enum Peer {
     Frames(#[expect(dead_code, reason = "held")] SmallFrames),
     Messages(#[expect(dead_code, reason = "held")] Box<PacketStream>),
+    HalfOpen(#[expect(dead_code, reason = "held")] VecDeque<TcpStream>),
 }
 
 /// A packet as a gRPC message.
@@ -279,6 +313,24 @@ fn message(kind: Kind) -> Bytes {
     message.put_u32(packet.encoded_len() as u32);
     message.extend_from_slice(&packet.encode_to_vec());
     message.freeze()
+}
+
+async fn hellos(address: SocketAddr, tls: Arc<ClientConfig>, number: usize, count: usize) -> Result<Peer> {
+    let hello = client_hello(tls)?;
+    let mut open = VecDeque::new();
+    // The peers take turns.
+    let first = Instant::now() + Duration::from_millis(number as u64 % 20);
+    let mut ticks = interval_at(first, Duration::from_millis(20));
+    for _ in 0..count {
+        ticks.tick().await;
+        let mut stream = TcpStream::connect(address).await?;
+        stream.write_all(&hello).await?;
+        open.push_back(stream);
+        if open.len() > 25 {
+            open.pop_front();
+        }
+    }
+    Ok(Peer::HalfOpen(open))
 }
 
 async fn messages(frontend: &Frontend, target: &str, count: usize) -> Result<Peer> {

@@ -35,7 +35,7 @@ use bytes::Bytes;
 use mux::Packet;
 
 pub use admission::{Admission, Unadmitted};
-pub use buffered::Buffering;
+pub use buffered::{Buffering, BusyTurns};
 pub use client::{Connected, ConnectionHandle, connect};
 pub use deframe::MESSAGE_LIMIT;
 pub use frame::OutFrame;

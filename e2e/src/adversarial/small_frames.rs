@@ -1,6 +1,9 @@
 //! Adversarial peers that split their data into DATA frames of a few bytes, and then stall.
 
 use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -8,6 +11,7 @@ use bytes::Bytes;
 use h2::client::Connection;
 use h2::{SendStream, client};
 use http::{HeaderMap, Method, Request};
+use tokio::io::{AsyncRead, ReadBuf, join};
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::timeout;
 
@@ -51,17 +55,28 @@ impl SmallFrames {
         Ok(Self { streams: opened, driver })
     }
 
-    /// Sends `bytes` on each stream in frames of `frame` bytes, until all are sent or the window is exhausted.
-    pub async fn send(&mut self, bytes: &Bytes, frame: usize) {
-        let mut sent = 0;
+    /// Like [`SmallFrames::open`] with one stream. The client reads nothing, so it never knows the server's settings, and sends as
+    /// much as HTTP/2's first windows permit.
+    pub async fn open_unread(socket: Box<dyn Io>, path: &str, headers: &HeaderMap) -> Result<Self> {
+        Self::open(Box::new(join(NothingArrives, socket)), path, headers, 1, 0).await
+    }
+
+    /// Sends `bytes` on each stream in frames of `frame` bytes, until all are sent, the window is exhausted or the server has ended
+    /// the stream. Returns the number of streams that the server has ended.
+    pub async fn send(&mut self, bytes: &Bytes, frame: usize) -> usize {
+        let (mut sent, mut ended) = (0, 0);
         for stream in &mut self.streams {
             let mut rest = bytes.clone();
-            while !rest.is_empty() {
+            'stream: while !rest.is_empty() {
                 stream.reserve_capacity(rest.len().min(1 << 20));
                 if stream.capacity() == 0 {
                     match timeout(NO_WINDOW, poll_fn(|cx| stream.poll_capacity(cx))).await {
                         Ok(Some(Ok(_))) => {}
-                        _ => break,
+                        Ok(_) => {
+                            ended += 1;
+                            break;
+                        }
+                        Err(_) => break,
                     }
                 }
                 let mut room = stream.capacity();
@@ -69,7 +84,8 @@ impl SmallFrames {
                     let part = rest.split_to(frame.min(room).min(rest.len()));
                     room -= part.len();
                     if stream.send_data(part, false).is_err() {
-                        break;
+                        ended += 1;
+                        break 'stream;
                     }
                     sent += 1;
                     if sent % 256 == 0 {
@@ -78,6 +94,15 @@ impl SmallFrames {
                 }
             }
         }
+        ended
+    }
+}
+
+struct NothingArrives;
+
+impl AsyncRead for NothingArrives {
+    fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Poll::Pending
     }
 }
 

@@ -51,7 +51,7 @@ fn command() -> Command {
             "Programs that stand still for up to two minutes, networks that pass nothing for up to 20 s: no connection ends",
         ))
         .subcommand(Command::new("floods").about(
-            "Agents and clients that send in small pieces and stall: prints the server's memory, and pings and dials beside them",
+            "Peers that send in small pieces and stall, or only ClientHellos: prints the server's memory, and pings and dials beside them",
         ))
         .subcommand(
             Command::new("soak")
@@ -122,8 +122,9 @@ async fn floods() -> Result<()> {
         (Kind::ClientsOfAStalledEndpoint, 200, 50_000),
         (Kind::ClientsWithoutADial, 20, 256 << 10),
         (Kind::ClientsWithoutADial, 40, 256 << 10),
+        (Kind::ClientHellos, 20, 500),
     ] {
-        let flood = Flood { kind, peers, pieces };
+        let flood = Flood { kind, peers, pieces, elsewhere: true };
         println!("{flood:?}: {}", flood.run("128Mi").await?);
     }
     Ok(())

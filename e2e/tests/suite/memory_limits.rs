@@ -1,11 +1,15 @@
 //! Adversarial peers that fill the server's memory: before authentication, and with frames of a few bytes. The server's memory
 //! stays within a limit, and the server serves other clients meanwhile.
 
-use anyhow::{Result, ensure};
+use std::future::Future;
+use std::pin::pin;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use e2e::adversarial::{SmallFrames, endless};
 use e2e::endpoints::Endpoint;
-use e2e::figures::say;
+use e2e::figures::{percentile, say};
 use e2e::floods::{Flood, Kind};
 use e2e::frontend::{Conn, Io, tls_socket};
 use e2e::pair::Pair;
@@ -14,6 +18,7 @@ use fake_apiserver::Fault;
 use http::{HeaderMap, HeaderValue};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
 
 use crate::tokens::{USER, World};
 use crate::unauthenticated_peers::ensure_prompt;
@@ -21,11 +26,12 @@ use crate::unauthenticated_peers::ensure_prompt;
 /// The additional memory that the server's allocator and log may use, in MiB.
 const SPARE: u64 = 24;
 
-/// A client that uses an echo during the attack, and the server's memory before the attack, in MiB.
+/// A client that uses an echo during the attack, and the server's memory before the attack and its maximum, in MiB.
 struct Bystander {
     conn: Conn,
     _endpoint: Endpoint,
     before: u64,
+    most: u64,
 }
 
 fn resident_mib(pair: &Pair) -> Result<u64> {
@@ -36,7 +42,7 @@ impl Bystander {
     async fn begin(pair: &Pair) -> Result<Self> {
         let endpoint = Endpoint::echo().await?;
         let conn = pair.frontend().dial(&endpoint.target()).await?;
-        let mut bystander = Self { conn, _endpoint: endpoint, before: resident_mib(pair)? };
+        let mut bystander = Self { conn, _endpoint: endpoint, before: resident_mib(pair)?, most: 0 };
         bystander.ping().await?;
         Ok(bystander)
     }
@@ -51,10 +57,36 @@ impl Bystander {
         Ok(())
     }
 
-    /// Checks that the server serves this client, and that its memory has grown by at most `most` MiB.
+    /// Pings until the attack is over. Nine tenths of the pings stay prompt.
+    async fn beside<T>(&mut self, pair: &Pair, attack: impl Future<Output = Result<T>>) -> Result<T> {
+        let mut times = [Vec::new(), Vec::new()];
+        let mut attack = pin!(attack);
+        let mut done = None;
+        while done.is_none() || times[1].len() < 20 {
+            let now = usize::from(times[0].len() >= 100);
+            let began = Instant::now();
+            self.ping().await?;
+            times[now].push(began.elapsed());
+            if now == 0 {
+                continue;
+            }
+            self.most = self.most.max(resident_mib(pair)?);
+            let pause = sleep(Duration::from_millis(2));
+            tokio::select! {
+                result = &mut attack, if done.is_none() => done = Some(result?),
+                () = pause => {}
+            }
+        }
+        let [before, beside] = times.each_mut().map(|times| percentile(times, 90).unwrap_or_default());
+        say("attack", format!("ping p90: {before:?} -> {beside:?}"));
+        ensure_prompt(before, beside)?;
+        done.context("an attack that ended")
+    }
+
+    /// Checks that the server serves this client, and that its memory has never grown by more than `most` MiB.
     async fn check(mut self, pair: &Pair, most: u64) -> Result<()> {
         self.ping().await?;
-        let grown = resident_mib(pair)?.saturating_sub(self.before);
+        let grown = self.most.max(resident_mib(pair)?).saturating_sub(self.before);
         ensure!(grown <= most + SPARE, "the server has grown by {grown} MiB, not {most}");
         Ok(())
     }
@@ -77,19 +109,18 @@ async fn agent_port(pair: &Pair) -> Result<Box<dyn Io>> {
     Ok(Box::new(tls_socket(pair.server().agent_address(), pair.pki.agent_client()?).await?))
 }
 
-/// Connects to the agent port with tokens whose review hangs, and sends `bytes` on each stream meanwhile.
-async fn under_review(
+/// Connects to the agent port with tokens whose review hangs, opens streams with `open`, and sends `bytes` on each meanwhile.
+async fn under_review<F: Future<Output = Result<SmallFrames>>>(
     pair: &Pair,
     count: usize,
-    streams: usize,
+    open: impl Fn(Box<dyn Io>, HeaderMap) -> F,
     bytes: Bytes,
     frame: usize,
 ) -> Result<Vec<SmallFrames>> {
     let meta = headers(&[("agentid", "a"), ("authorization", "Bearer unknown")])?;
     let mut sending = JoinSet::new();
     for _ in 0..count {
-        let socket = agent_port(pair).await?;
-        let mut peer = SmallFrames::open(socket, "/AgentService/Connect", &meta, streams, 0).await?;
+        let mut peer = open(agent_port(pair).await?, meta.clone()).await?;
         let bytes = bytes.clone();
         sending.spawn(async move {
             peer.send(&bytes, frame).await;
@@ -108,23 +139,42 @@ async fn while_reviews_hang(limit: &str) -> Result<(World, Pair)> {
     Ok((world, pair))
 }
 
+const CONNECT: &str = "/AgentService/Connect";
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_body_is_not_held_while_its_token_is_reviewed() -> Result<()> {
     let (_world, pair) = while_reviews_hang("32Mi").await?;
-    let bystander = Bystander::begin(&pair).await?;
+    let mut bystander = Bystander::begin(&pair).await?;
     let before = bystander.before;
-    let peers = under_review(&pair, 24, 8, endless(1 << 20), 16 << 10).await?;
+    let open = async |socket, meta| SmallFrames::open(socket, CONNECT, &meta, 8, 0).await;
+    let peers = bystander.beside(&pair, under_review(&pair, 24, open, endless(1 << 20), 16 << 10)).await?;
     bystander.check(&pair, 24 * 2).await?;
+    recovers(&pair, before, peers).await
+}
+
+/// HTTP/2's first windows admit 65,535 frames from a peer that does not acknowledge the server's windows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn frames_of_a_byte_are_not_held_before_admission() -> Result<()> {
+    let (_world, pair) = while_reviews_hang("128Mi").await?;
+    let mut bystander = Bystander::begin(&pair).await?;
+    let before = bystander.before;
+    let open = async |socket, meta| SmallFrames::open_unread(socket, CONNECT, &meta).await;
+    let peers = bystander.beside(&pair, under_review(&pair, 10, open, endless(60_000), 1)).await?;
+    bystander.check(&pair, 0).await?;
     recovers(&pair, before, peers).await
 }
 
 /// Runs a flood beside a client that pings and dials. The server grows by at most `most` MiB, and nine tenths of the pings and
 /// dials stay prompt.
 async fn flooded(kind: Kind, peers: usize, pieces: usize, most: u64) -> Result<()> {
-    let flood = Flood { kind, peers, pieces };
+    let flood = Flood { kind, peers, pieces, elsewhere: false };
     let outcome = flood.run("128Mi").await?;
     say("flood", format!("{flood:?}: {outcome}"));
     ensure!(outcome.grown() <= most + SPARE, "the server has grown by {} MiB, not {most}", outcome.grown());
+    ensure!(outcome.kept() <= SPARE, "the server keeps {} MiB after the flood", outcome.kept());
+    if let Kind::AgentsWithFragments | Kind::ClientsWithoutADial = kind {
+        ensure!(outcome.ended == peers, "the server has ended {} of {peers} streams", outcome.ended);
+    }
     for times in [&outcome.pings, &outcome.dials] {
         let [before, beside] = times.each_ref().map(|times| times.percentile(90));
         ensure_prompt(before, beside)?;

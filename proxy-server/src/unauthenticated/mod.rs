@@ -8,7 +8,8 @@
 mod handshakes;
 mod runtime;
 
-use std::collections::{BTreeMap, HashMap};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -35,14 +36,16 @@ struct Shared {
     table: Mutex<Table>,
 }
 
-/// The connections that hold slots.
+/// The connections that hold slots, by the peer's address, so that an eviction does not search them.
 #[derive(Debug, Default)]
 struct Table {
     /// The next age. Ages increase, so the smallest is the oldest.
     next: u64,
-    by_age: BTreeMap<u64, (SocketAddr, CancellationToken)>,
-    /// The number of slots of each peer address, never zero.
-    held: HashMap<IpAddr, usize>,
+    len: usize,
+    /// Each address has at least one connection.
+    addresses: HashMap<IpAddr, BTreeMap<u64, (SocketAddr, CancellationToken)>>,
+    /// The address with the most connections is the last; of several, the one with the oldest connection.
+    ranks: BTreeSet<(usize, Reverse<u64>, IpAddr)>,
 }
 
 impl ConnectionSet {
@@ -57,7 +60,7 @@ impl ConnectionSet {
         let evicted = CancellationToken::new();
         let (age, closed) = {
             let mut table = self.0.table.lock();
-            let closed = if table.by_age.len() >= self.0.most { table.evict() } else { None };
+            let closed = if table.len >= self.0.most { table.evict() } else { None };
             (table.insert(peer, evicted.clone()), closed)
         };
         if let Some((closed, token)) = closed {
@@ -97,29 +100,38 @@ impl Table {
     fn insert(&mut self, peer: SocketAddr, evicted: CancellationToken) -> u64 {
         let age = self.next;
         self.next += 1;
-        self.by_age.insert(age, (peer, evicted));
-        *self.held.entry(network(peer.ip())).or_default() += 1;
+        self.len += 1;
+        self.change(network(peer.ip()), |held| held.insert(age, (peer, evicted)));
         age
     }
 
-    fn remove(&mut self, age: u64) -> Option<(SocketAddr, CancellationToken)> {
-        let removed = self.by_age.remove(&age)?;
-        let group = network(removed.0.ip());
-        if let Some(held) = self.held.get_mut(&group) {
-            *held -= 1;
-            if *held == 0 {
-                self.held.remove(&group);
-            }
-        }
-        Some(removed)
+    fn remove(&mut self, address: IpAddr, age: u64) -> Option<(SocketAddr, CancellationToken)> {
+        let removed = self.change(address, |held| held.remove(&age));
+        self.len -= usize::from(removed.is_some());
+        removed
     }
 
     fn evict(&mut self) -> Option<(SocketAddr, CancellationToken)> {
-        let most = self.held.values().max().copied()?;
-        let oldest =
-            self.by_age.iter().find(|(_, (peer, _))| self.held.get(&network(peer.ip())) == Some(&most));
-        let age = oldest.map(|(age, _)| *age)?;
-        self.remove(age)
+        let (_, Reverse(oldest), address) = *self.ranks.last()?;
+        self.remove(address, oldest)
+    }
+
+    fn change<T>(
+        &mut self,
+        address: IpAddr,
+        change: impl FnOnce(&mut BTreeMap<u64, (SocketAddr, CancellationToken)>) -> T,
+    ) -> T {
+        let rank = |held: &BTreeMap<u64, _>| Some((held.len(), Reverse(*held.first_key_value()?.0), address));
+        let held = self.addresses.entry(address).or_default();
+        if let Some(rank) = rank(held) {
+            self.ranks.remove(&rank);
+        }
+        let changed = change(held);
+        match rank(held) {
+            Some(rank) => _ = self.ranks.insert(rank),
+            None => _ = self.addresses.remove(&address),
+        }
+        changed
     }
 }
 
@@ -142,14 +154,14 @@ impl Slot {
     /// The peer has taken a step of its handshake: its connection becomes the youngest.
     pub(crate) fn renew(&mut self) {
         let mut table = self.shared.table.lock();
-        if let Some((peer, evicted)) = table.remove(self.age) {
+        if let Some((peer, evicted)) = table.remove(network(self.peer.ip()), self.age) {
             self.age = table.insert(peer, evicted);
         }
     }
 
     /// The peer is authenticated: releases the slot. False if the connection was evicted.
     pub(crate) fn leave(&self) -> bool {
-        self.shared.table.lock().remove(self.age).is_some()
+        self.shared.table.lock().remove(network(self.peer.ip()), self.age).is_some()
     }
 
     /// Counts and logs that the server closes the connection.
@@ -185,7 +197,7 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.shared.table.lock().remove(self.age);
+        self.shared.table.lock().remove(network(self.peer.ip()), self.age);
     }
 }
 
@@ -219,7 +231,9 @@ mod tests {
         let fourth = enter(&port, "10.0.0.1");
         assert_eq!(evicted(&[&third, &fourth]), [false, false], "a slot was given back");
         drop((first, third, fourth));
-        assert!(port.0.table.lock().held.is_empty() && port.0.table.lock().by_age.is_empty());
+        let table = port.0.table.lock();
+        assert!(table.len == 0 && table.addresses.is_empty() && table.ranks.is_empty());
+        drop(table);
         let scrape = scrape.scrape();
         assert!(scrape.contains("unauthenticated_connections{port=\"agent\"} 0\n"), "{scrape}");
         let closed = "unauthenticated_connections_closed_total{port=\"agent\",reason=\"evicted\"} 1\n";
@@ -239,15 +253,25 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn of_addresses_with_as_many_connections_the_oldest_is_closed() {
+        let (port, _) = port(3);
+        let [first, second, third] = ["10.0.0.3", "10.0.0.1", "10.0.0.2"].map(|ip| enter(&port, ip));
+        let _fourth = enter(&port, "10.0.0.4");
+        assert_eq!(evicted(&[&first, &second, &third]), [true, false, false]);
+        let _fifth = enter(&port, "10.0.0.5");
+        assert_eq!(evicted(&[&second, &third]), [true, false]);
+    }
+
+    #[tokio::test]
     async fn a_step_of_the_handshake_renews_a_slot() {
         let (port, _) = port(2);
         let (mut shaking, silent) = (enter(&port, "10.0.0.1"), enter(&port, "10.0.0.1"));
         shaking.renew();
         let _new = enter(&port, "10.0.0.1");
         assert_eq!(evicted(&[&shaking, &silent]), [false, true]);
-        let (silent_age, before) = (silent.age, port.0.table.lock().by_age.len());
+        let (silent_age, before) = (silent.age, port.0.table.lock().len);
         let mut silent = silent;
         silent.renew();
-        assert_eq!((silent.age, port.0.table.lock().by_age.len()), (silent_age, before), "it stays evicted");
+        assert_eq!((silent.age, port.0.table.lock().len), (silent_age, before), "it stays evicted");
     }
 }

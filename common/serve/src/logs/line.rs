@@ -104,6 +104,9 @@ fn caller(metadata: &Metadata<'_>, folders: bool) -> String {
     format!("{folder}/{file}:{line}")
 }
 
+/// The fields with names that operators choose.
+const IDS: [&str; 2] = ["agentID", "serverID"];
+
 /// Collects an event's rendered fields.
 struct Fields {
     format: Format,
@@ -117,8 +120,8 @@ impl Fields {
             ("message", _) => value.clone_into(&mut self.message),
             (name, Format::Text) => {
                 let _ = write!(self.rest, " {name}=");
-                // Numbers, and strings that are already quoted (by `?`), stay unchanged.
-                let bare = is_number(value) || is_quoted(value);
+                // Numbers, and strings that are already quoted (by `?`), stay unchanged. An id is a string, even of digits.
+                let bare = is_number(value) && !IDS.contains(&name) || is_quoted(value);
                 if bare { self.rest.push_str(value) } else { escape::quoted(&mut self.rest, value) }
             }
             (name, Format::Json) => {

@@ -48,7 +48,7 @@ fn lines_as_klog_writes_them() {
     let dir = tempfile::tempdir().expect("a folder");
     let text = logged(&to_file(&dir.path().join("log")), || {
         info!(agent_id = "node 1", connection = 7, up = true, ratio = 0.5, "Agent connected");
-        warn!(peer = ?"quoted", after = ?Duration::from_millis(1500), port = %8091, "quoting");
+        warn!(agentID = %"4711", peer = ?"quoted", after = ?Duration::from_millis(1500), port = %8091, "quoting");
         error!(error = %io::Error::other("broken"), "stream failed");
         debug!("connection ended");
         trace!("not at -v=4");
@@ -57,7 +57,7 @@ fn lines_as_klog_writes_them() {
         stable(&text),
         [
             r#"I tests.rs "Agent connected" agent_id="node 1" connection=7 up=true ratio=0.5"#,
-            r#"W tests.rs "quoting" peer="quoted" after="1.5s" port=8091"#,
+            r#"W tests.rs "quoting" agentID="4711" peer="quoted" after="1.5s" port=8091"#,
             r#"E tests.rs "stream failed" error="broken""#,
             r#"I tests.rs connection ended"#,
         ]
