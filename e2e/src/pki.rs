@@ -20,7 +20,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 /// The names in every certificate; the last two are the near side's and the router's of [`crate::netns`].
-const NAMES: [&str; 5] = ["localhost", "127.0.0.1", "::1", "10.231.0.2", "10.231.255.1"];
+const NAMES: [&str; 6] = ["localhost", "127.0.0.1", "::1", "10.231.0.2", "10.231.1.2", "10.231.255.1"];
 
 /// A certificate with its key, as PEM files.
 #[derive(Clone, Debug)]
