@@ -74,7 +74,7 @@ flags::flags! {
             server_count_source: CountSource = "default" => one_of(&COUNT_SOURCES, "it must be default or max"),
             /// Streams (lanes) to a server that supports several, from 1 to 4: bulk on one does not delay the others. Twice as
             /// many, at most 4, if the RTT is above 10 ms. 1: one stream, as to a Go server. (Not a flag of the Go proxy-agent.)
-            lanes: usize = "1" => lanes,
+            lanes: usize = "2" => lanes,
             /// Packets queued for a connection. Above 0.
             xfr_channel_size: usize = "150"
                 [no_effect = "what may be queued is limited in bytes, not in packets"] => above_zero,
