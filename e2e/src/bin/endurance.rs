@@ -87,22 +87,18 @@ async fn run(matches: &ArgMatches) -> Result<()> {
         return floods().await;
     }
     if name == "lanes" {
-        for (what, cost) in [
-            (
-                "agents at a server, 1 and 2 lanes",
-                agents_at_a_server(usize::try_from(number("agents"))?).await?,
-            ),
-            (
-                "servers at an agent, 1 and 4 lanes",
-                servers_at_an_agent(usize::try_from(number("servers"))?).await?,
-            ),
-        ] {
+        let server = agents_at_a_server(usize::try_from(number("agents"))?).await?;
+        let agent = servers_at_an_agent(usize::try_from(number("servers"))?).await?;
+        for (what, cost) in
+            [("agents at a server, 1 and 2 lanes", server), ("servers at an agent, 1 and 4 lanes", agent)]
+        {
             let (one, all) = (cost.one, cost.all);
             print!("{what}: {} and {} MiB, ", one.rss_mib(), all.rss_mib());
             print!("{} and {} descriptors, ", one.descriptors, all.descriptors);
             println!("{} KiB for each further lane", cost.kib());
-            cost.check()?;
         }
+        server.check()?;
+        agent.check()?;
         return Ok(());
     }
     let count = usize::try_from(number("count"))?;
