@@ -44,6 +44,8 @@ type bench struct {
 var scenarios = []scenario{
 	{name: "echo", about: "bytes both ways, 1 B to 3 MiB in one write", run: runEcho, control: true},
 	{name: "bulk", about: "16 MiB each way at once, by checksum", run: runBulk, control: true},
+	{name: "one lane", about: "16 MiB each way at once by an agent with --lanes=1", run: runBulk, fresh: true,
+		only: func(c cell) bool { return c.own() }, flags: flags{agent: []string{"--lanes=1"}}},
 	{name: "client closes", about: "the endpoint hears of it, the client is told that it did", run: runClientCloses, control: true},
 	{name: "endpoint closes", about: "the client gets all bytes, then the end", run: runEndpointCloses, control: true},
 	{name: "send then close", about: "uploads whose writer closes at once arrive whole", run: runUploads},

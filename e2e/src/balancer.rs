@@ -14,8 +14,9 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{broadcast, mpsc, watch};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
+use tokio_util::task::AbortOnDropHandle;
 
 /// Bytes copied at once.
 const PIECE: usize = 64 * 1024;
@@ -62,7 +63,7 @@ struct Shared {
     paused: watch::Sender<bool>,
     /// The end that is reset.
     resets: broadcast::Sender<End>,
-    carried: Mutex<JoinSet<()>>,
+    carried: Mutex<Vec<AbortOnDropHandle<()>>>,
 }
 
 impl Balancer {
@@ -104,7 +105,7 @@ impl Balancer {
             piece,
             paused: watch::Sender::new(false),
             resets: broadcast::Sender::new(1),
-            carried: Mutex::new(JoinSet::new()),
+            carried: Mutex::default(),
         });
         let address = listener.local_addr()?;
         let accepting = tokio::spawn(accept(listener, shared.clone())).abort_handle();
@@ -140,7 +141,23 @@ impl Balancer {
 
     /// Resets all connections. New ones are still accepted.
     pub fn cut(&self) {
-        self.shared.carried.lock().abort_all();
+        self.shared.carried.lock().clear();
+    }
+
+    /// Resets one of at least `least` connections, and returns when that is done. Returns false if there are fewer.
+    pub async fn cut_one(&self, number: usize, least: usize) -> bool {
+        let cut = {
+            let mut carried = self.shared.carried.lock();
+            carried.retain(|connection| !connection.is_finished());
+            if carried.len() < least.max(1) {
+                return false;
+            }
+            let place = number % carried.len();
+            carried.swap_remove(place)
+        };
+        cut.abort();
+        let _ = cut.await;
+        true
     }
 }
 
@@ -161,8 +178,9 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
         let Some(backend) = shared.backends.get(index).copied() else { continue };
         let (paused, resets) = (shared.paused.subscribe(), shared.resets.subscribe());
         let mut carried = shared.carried.lock();
-        while carried.try_join_next().is_some() {}
-        carried.spawn(carry(agent, backend, (shared.delay, shared.piece), paused, resets));
+        carried.retain(|connection| !connection.is_finished());
+        let connection = tokio::spawn(carry(agent, backend, (shared.delay, shared.piece), paused, resets));
+        carried.push(AbortOnDropHandle::new(connection));
     }
 }
 

@@ -9,6 +9,7 @@ pub mod adversarial;
 pub mod balancer;
 pub mod bench;
 pub mod cases;
+pub mod crowd;
 pub mod endpoints;
 pub mod exchange;
 pub mod faults;

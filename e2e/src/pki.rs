@@ -19,9 +19,10 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
-/// The names in every certificate; `servers.test` is for tests with a name server, and the last two are the near side's and the
+/// The names in every certificate; `servers.test` is for tests with a name server, and the last three are the near sides' and the
 /// router's of [`crate::netns`].
-const NAMES: [&str; 6] = ["localhost", "servers.test", "127.0.0.1", "::1", "10.231.0.2", "10.231.255.1"];
+const NAMES: [&str; 7] =
+    ["localhost", "servers.test", "127.0.0.1", "::1", "10.231.0.2", "10.231.1.2", "10.231.255.1"];
 
 /// A certificate with its key, as PEM files.
 #[derive(Clone, Debug)]

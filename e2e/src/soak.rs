@@ -1,5 +1,6 @@
 //! Random load for a given time: exchanges of all kinds, stalled readers and endpoints, broken connections, canceled dials, an
-//! agent that is killed repeatedly. Except around a kill nothing may fail, and at the end all resources must be released.
+//! agent and lanes that are killed repeatedly. Except around a kill nothing may fail, and at the end all resources must be
+//! released.
 
 use std::fmt::{self, Display};
 use std::sync::Arc;
@@ -41,6 +42,8 @@ pub struct Soak {
     pub seed: u64,
     /// Time between two kills of an agent.
     pub kill_every: Duration,
+    /// Time between two kills of a lane, chosen at random.
+    pub cut_every: Duration,
 }
 
 /// The result of a soak.
@@ -50,10 +53,12 @@ pub struct Figures {
     pub whole: u64,
     /// Connections that the client or the endpoint broke, and canceled dials.
     pub broken: u64,
-    /// Exchanges that failed while an agent was being killed.
+    /// Exchanges that failed while an agent or a lane was being killed.
     pub excused: u64,
     /// Kills of an agent.
     pub kills: u64,
+    /// Kills of a lane.
+    pub cuts: u64,
     /// Other failures.
     pub failures: Vec<String>,
     /// Memory, descriptors and threads while idle, after each phase, of the servers and of an agent that was not killed.
@@ -62,10 +67,10 @@ pub struct Figures {
 
 impl Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Figures { whole, broken, excused, kills, failures, rest } = self;
+        let Figures { whole, broken, excused, kills, cuts, failures, rest } = self;
         write!(
             f,
-            "{whole} exchanges whole, {broken} broken off, {excused} failed around {kills} kills of an agent, "
+            "{whole} exchanges whole, {broken} broken off, {excused} failed around {kills} kills of an agent and {cuts} of a lane, "
         )?;
         write!(f, "{} failed otherwise;", failures.len())?;
         for usages in by_process(rest) {
@@ -149,7 +154,7 @@ pub async fn soak(plan: Soak) -> Result<Figures> {
     Ok(figures)
 }
 
-/// Runs the clients, and kills an agent repeatedly.
+/// Runs the clients, and kills an agent and lanes repeatedly.
 async fn load(pair: &mut Pair, world: &Arc<World>, plan: Soak) -> Result<()> {
     let end = Instant::now() + plan.time;
     let mut clients = JoinSet::new();
@@ -161,9 +166,15 @@ async fn load(pair: &mut Pair, world: &Arc<World>, plan: Soak) -> Result<()> {
             }
         });
     }
-    while Instant::now() + plan.kill_every < end {
-        sleep(plan.kill_every).await;
-        kill_an_agent(pair, world).await?;
+    let mut random = StdRng::seed_from_u64(plan.seed);
+    let mut next_kill = Instant::now() + plan.kill_every;
+    while Instant::now() + plan.cut_every < end {
+        sleep(plan.cut_every).await;
+        kill_a_lane(pair, world, &mut random).await?;
+        if next_kill <= Instant::now() && next_kill < end {
+            kill_an_agent(pair, world).await?;
+            next_kill += plan.kill_every;
+        }
     }
     while let Some(ended) = clients.join_next().await {
         ended.context("a client of the soak")?;
@@ -178,6 +189,17 @@ async fn kill_an_agent(pair: &mut Pair, world: &World) -> Result<()> {
     pair.agents.last_mut().context("an agent")?.process.restart()?;
     pair.wait_connected().await?;
     *world.disturbed.lock() = Instant::now();
+    Ok(())
+}
+
+/// Kills one lane while every agent has another one to its server, so that nothing fails that begins later.
+async fn kill_a_lane(pair: &Pair, world: &World, random: &mut StdRng) -> Result<()> {
+    let (balancer, all) =
+        (pair.balancer.as_ref().context("a balancer")?, 2 * pair.agents.len() * pair.servers.len());
+    if balancer.cut_one(random.random_range(0..all), all).await {
+        world.figures.lock().cuts += 1;
+        *world.disturbed.lock() = Instant::now();
+    }
     Ok(())
 }
 
@@ -249,8 +271,8 @@ async fn at_rest(pair: &Pair, world: &World, before: Option<&Vec<Usage>>) -> Res
         }
         now.extend(pair.agent().metrics().await.ok()?.busy());
         held.push(pair.agent().process.usage().ok()?);
-        // One of our own scrapes may be open.
-        let back = |(now, then): (&Usage, &Usage)| now.descriptors <= then.descriptors + 3;
+        // One of our own scrapes may be open, and lanes may have returned.
+        let back = |(now, then): (&Usage, &Usage)| now.descriptors <= then.descriptors + 9;
         let rest = now.is_empty() && before.is_none_or(|before| held.iter().zip(before).all(back));
         *busy.lock() = now;
         rest.then_some(held)

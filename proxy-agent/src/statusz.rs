@@ -2,6 +2,7 @@
 //!
 //! Servers are listed in the order of their ids, connections in that of their servers' ids.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -81,7 +82,12 @@ fn server(links: &[Arc<OpenLink>]) -> Server {
     };
     Server {
         id: links.first().map(|link| link.server_id.to_string()).unwrap_or_default(),
-        addresses: links.iter().map(|link| link.origin.address.clone()).collect(),
+        addresses: links
+            .iter()
+            .map(|link| link.origin.address.clone())
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect(),
         native: links.iter().any(|link| link.native),
         since: links.iter().map(|link| link.since).min().map(rfc3339).unwrap_or_default(),
         streams: links.len() as u64,

@@ -225,7 +225,12 @@ mod tests {
             let agent = |agent: usize| {
                 let (mut handle, mut commands) = LinkHandle::new();
                 let traffic = SharedTraffic::default();
-                traffic.set(Traffic { connections: count(agent), sent: 7, received: 9 });
+                traffic.set(Traffic {
+                    connections: count(agent),
+                    sent: 7,
+                    received: 9,
+                    ..Traffic::default()
+                });
                 handle.facts = Arc::new(LinkFacts { traffic, native: true, ..LinkFacts::default() });
                 let told = Arc::clone(&told);
                 tokio::spawn(async move {

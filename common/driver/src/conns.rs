@@ -20,8 +20,8 @@ pub struct Conns<S> {
     pub(crate) link: Link<S, Bytes>,
     /// The local ends by [`ConnKey::index`]. The core uses an index again only after [`Link::release`].
     locals: Vec<Option<Local>>,
-    /// The number of local ends.
-    count: usize,
+    /// The number of local ends of each [`size`].
+    sizes: [usize; 3],
     list: Arc<ReadyList>,
     /// Connections that received bytes in this turn and will be written and flushed once.
     dirty: Vec<ConnKey>,
@@ -51,15 +51,20 @@ struct Local {
     waits_since: Option<Time>,
 }
 
+/// What a connection sent and received: nothing (0), up to [`mux::BULK`] bytes (1), or more (2).
+fn size((sent, received): (u64, u64)) -> usize {
+    usize::from(sent + received > 0) + usize::from(sent + received > mux::BULK)
+}
+
 impl<S> std::fmt::Debug for Conns<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Conns").field("local_ends", &self.count).finish_non_exhaustive()
+        f.debug_struct("Conns").field("sizes", &self.sizes).finish_non_exhaustive()
     }
 }
 
 impl<S: Side> Conns<S> {
     pub(crate) fn new(link: Link<S, Bytes>, list: Arc<ReadyList>) -> Self {
-        Conns { link, locals: Vec::new(), count: 0, list, dirty: Vec::new(), moved: (0, 0) }
+        Conns { link, locals: Vec::new(), sizes: [0; 3], list, dirty: Vec::new(), moved: (0, 0) }
     }
 
     /// The core, for dials, answers and drains.
@@ -69,7 +74,7 @@ impl<S: Side> Conns<S> {
 
     /// Connections whose local end has not been notified of its end.
     pub fn local_ends(&self) -> usize {
-        self.count
+        self.sizes.iter().sum()
     }
 
     /// Creates the entry of a connection that has just opened.
@@ -78,7 +83,7 @@ impl<S: Side> Conns<S> {
         if self.locals.len() <= key.index() {
             self.locals.resize_with(key.index() + 1, || None);
         }
-        self.count += 1;
+        self.sizes[0] += 1;
         self.locals[key.index()] = Some(Local {
             key,
             waker,
@@ -104,7 +109,8 @@ impl<S: Side> Conns<S> {
 
     /// What the link carries now.
     pub fn traffic(&self) -> Traffic {
-        Traffic { connections: self.count, sent: self.moved.0, received: self.moved.1 }
+        let ([_, small, bulk], (sent, received)) = (self.sizes, self.moved);
+        Traffic { connections: self.local_ends(), small, bulk, sent, received }
     }
 
     /// At most `limit` connections after the first `skip` ones, in an order that lasts as long as the connections do.
@@ -124,9 +130,17 @@ impl<S: Side> Conns<S> {
     /// Payload of this connection was sent.
     pub(crate) fn sent(&mut self, key: ConnKey, bytes: usize) {
         self.moved.0 += bytes as u64;
-        if let Some(local) = self.local(key) {
-            local.moved.0 += bytes as u64;
-        }
+        self.add(key, (bytes as u64, 0));
+    }
+
+    /// Adds payload that a connection sent and received.
+    fn add(&mut self, key: ConnKey, (sent, received): (u64, u64)) {
+        let Some(local) = self.local(key) else { return };
+        let before = size(local.moved);
+        local.moved = (local.moved.0 + sent, local.moved.1 + received);
+        let now = size(local.moved);
+        self.sizes[before] -= 1;
+        self.sizes[now] += 1;
     }
 
     /// Attaches the local end: bytes flow from here on. If the connection has already ended, the local end is notified.
@@ -154,16 +168,17 @@ impl<S: Side> Conns<S> {
     }
 
     fn release(&mut self, key: ConnKey) {
-        self.locals[key.index()] = None;
-        self.count -= 1;
+        if let Some(local) = self.locals[key.index()].take() {
+            self.sizes[size(local.moved)] -= 1;
+        }
         self.link.release(key);
     }
 
     /// Bytes wait for a local end. [`Conns::write_dirty`] writes them in the same turn.
     pub(crate) fn arrived(&mut self, key: ConnKey, bytes: usize) {
         self.moved.1 += bytes as u64;
+        self.add(key, (0, bytes as u64));
         let Some(local) = self.local(key) else { return };
-        local.moved.1 += bytes as u64;
         if !std::mem::replace(&mut local.dirty, true) {
             self.dirty.push(key);
         }

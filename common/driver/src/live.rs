@@ -12,6 +12,10 @@ use tokio::time::Instant;
 pub struct Traffic {
     /// Connections whose local end has not been notified of its end.
     pub connections: usize,
+    /// Those that moved up to [`mux::BULK`] bytes, but not nothing.
+    pub small: usize,
+    /// Those that moved more.
+    pub bulk: usize,
     /// Payload sent to the peer since the link's start, in bytes.
     pub sent: u64,
     /// Payload received from the peer since the link's start, in bytes.
@@ -20,22 +24,31 @@ pub struct Traffic {
 
 /// The traffic of one link, for other threads. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub struct SharedTraffic(Arc<[AtomicU64; 3]>);
+pub struct SharedTraffic(Arc<[AtomicU64; 5]>);
 
 impl SharedTraffic {
     /// Replaces the numbers. Returns the bytes that were sent, and those that were received, since the last call.
-    pub fn set(&self, Traffic { connections, sent, received }: Traffic) -> (u64, u64) {
-        let [open, before @ ..] = &*self.0;
-        open.store(connections as u64, Ordering::Relaxed);
-        let [sent_before, received_before] =
-            [0, 1].map(|number| before[number].swap([sent, received][number], Ordering::Relaxed));
-        (sent.saturating_sub(sent_before), received.saturating_sub(received_before))
+    pub fn set(&self, traffic: Traffic) -> (u64, u64) {
+        let Traffic { connections, small, bulk, sent, received } = traffic;
+        let [counts @ .., sent_before, received_before] = &*self.0;
+        for (count, now) in counts.iter().zip([connections, small, bulk]) {
+            count.store(now as u64, Ordering::Relaxed);
+        }
+        let since = |before: &AtomicU64, now: u64| now.saturating_sub(before.swap(now, Ordering::Relaxed));
+        (since(sent_before, sent), since(received_before, received))
     }
 
     /// The numbers of the link's last turn.
     pub fn get(&self) -> Traffic {
-        let [connections, sent, received] = [0, 1, 2].map(|number| self.0[number].load(Ordering::Relaxed));
-        Traffic { connections: usize::try_from(connections).unwrap_or(usize::MAX), sent, received }
+        let number = |place: usize| self.0[place].load(Ordering::Relaxed);
+        let count = |place| usize::try_from(number(place)).unwrap_or(usize::MAX);
+        Traffic {
+            connections: count(0),
+            small: count(1),
+            bulk: count(2),
+            sent: number(3),
+            received: number(4),
+        }
     }
 }
 

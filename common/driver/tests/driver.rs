@@ -7,7 +7,7 @@ mod pair;
 use std::time::Duration;
 
 use bytes::Bytes;
-use driver::{Bounds, CloseReason, LinkEnd, MemoryLimiter};
+use driver::{Bounds, CloseReason, LinkEnd, MemoryLimiter, Traffic};
 use grpc::Code;
 use mux::{Cause, ConnectId, DialError, Limits, Negotiated, Packet, Windows};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -294,7 +294,8 @@ async fn live_connections_tell_their_bytes_and_stalls() {
     endpoint.io.write_all(&pattern(4_000)).await.unwrap();
     tokio::time::sleep(Duration::from_secs(2)).await;
     let (traffic, live) = pair.live().await;
-    assert_eq!((traffic.connections, traffic.sent, traffic.received), (2, 3, 4_000));
+    let Traffic { connections, small, bulk, sent, received } = traffic;
+    assert_eq!((connections, small, bulk, sent, received), (2, 1, 0, 3, 4_000));
     assert_eq!((live.len(), &*live[0].target, live[0].id), (2, "endpoint:1", ConnectId(1)));
     assert_eq!((live[0].sent, live[0].received, live[0].queued), (3, 4_000, 3_000));
     assert!(live[0].stalled >= Some(Duration::from_secs(1)), "{live:?}");
@@ -303,6 +304,15 @@ async fn live_connections_tell_their_bytes_and_stalls() {
     tokio::time::sleep(Duration::from_secs(2)).await;
     let (_, live) = pair.live().await;
     assert_eq!((live[0].queued, live[0].stalled), (0, None));
+    let (mut bulk, download) = (pattern(mux::BULK as usize), pattern(mux::BULK as usize));
+    let (sent, read) = tokio::join!(endpoint.io.write_all(&download), frontend.io.read_exact(&mut bulk));
+    sent.and(read.map(drop)).unwrap();
+    let (Traffic { connections, small, bulk, .. }, _) = pair.live().await;
+    assert_eq!((connections, small, bulk), (2, 0, 1));
+    drop(frontend);
+    endpoint.ended.await.unwrap();
+    let (Traffic { connections, small, bulk, .. }, _) = pair.live().await;
+    assert_eq!((connections, small, bulk), (1, 0, 0));
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,20 +2,30 @@
 //!
 //! A new connection may turn out to be bulk, and nothing tells it beforehand. So the choice protects others from it: it takes the
 //! lane that moves the fewest bytes at the moment. A lane with bulk moves the most, and gets no dial while another lane is quiet.
+//! Of quiet lanes it takes one without connections that proved to be small, so that connections which are opened together, and
+//! become bulk together, leave a lane to those.
+
+/// A connection that moved more bytes than this is bulk.
+pub const BULK: u64 = 1 << 20;
 
 /// The traffic of one lane when a dial chooses a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LaneLoad {
     /// Bytes of payload in both directions that the lane moved recently.
     pub moved: u64,
+    /// Open connections that moved more than [`BULK`].
+    pub bulk: usize,
+    /// Open connections that moved up to [`BULK`], but not nothing.
+    pub small: usize,
     /// Open connections and dials without an answer.
     pub connections: usize,
 }
 
 /// The place of the lane that gets a new connection: the one that moves the fewest bytes; of lanes that move about the same number
-/// ([`class`]) the one with the fewest connections; of these the first one. `None` without lanes.
+/// ([`class`]) the one with the fewest bulk, then the fewest small, then the fewest connections; of these the first one. `None`
+/// without lanes.
 pub fn choose_lane(lanes: impl IntoIterator<Item = LaneLoad>) -> Option<usize> {
-    let keys = lanes.into_iter().map(|lane| (class(lane.moved), lane.connections));
+    let keys = lanes.into_iter().map(|lane| (class(lane.moved), lane.bulk, lane.small, lane.connections));
     keys.enumerate().min_by_key(|(_, key)| *key).map(|(place, _)| place)
 }
 
@@ -32,29 +42,39 @@ mod tests {
 
     fn lane() -> impl Strategy<Value = LaneLoad> {
         let moved = prop_oneof![Just(0), 1..1_000_u64, 0..u64::MAX];
-        (moved, 0..4_usize).prop_map(|(moved, connections)| LaneLoad { moved, connections })
+        (moved, 0..3_usize, 0..3_usize, 0..4_usize).prop_map(|(moved, bulk, small, connections)| LaneLoad {
+            moved,
+            bulk,
+            small,
+            connections,
+        })
     }
 
     #[test]
     fn bulk_keeps_new_connections_away() {
-        let bulk = LaneLoad { moved: 100 << 20, connections: 1 };
-        let busy = LaneLoad { moved: 64 << 10, connections: 500 };
+        let bulk = LaneLoad { moved: 100 << 20, bulk: 1, small: 0, connections: 1 };
+        let busy = LaneLoad { moved: 64 << 10, bulk: 0, small: 400, connections: 500 };
         assert_eq!(choose_lane([bulk, busy]), Some(1));
         assert_eq!(choose_lane([busy, bulk]), Some(0));
         assert_eq!(choose_lane([bulk, bulk, LaneLoad { connections: 0, ..bulk }]), Some(2), "all are bulk");
         assert_eq!(choose_lane([]), None);
+        let paused = LaneLoad { moved: 0, ..bulk };
+        let small = LaneLoad { moved: 0, ..busy };
+        assert_eq!(choose_lane([paused, small]), Some(1), "it may go on");
     }
 
-    /// As a benchmark or a user does: pings go on while sixteen downloads are opened, and begin later.
+    /// As a benchmark or a user does: an exchange waits while sixteen downloads are opened, which all begin later. They share the
+    /// other lanes.
     #[test]
-    fn downloads_that_are_opened_beside_pings_take_another_lane() {
-        let mut lanes = [LaneLoad::default(); 2];
-        assert_eq!(choose_lane(lanes), Some(0));
-        lanes[0] = LaneLoad { moved: 64, connections: 1 };
-        for _ in 0..16 {
-            let chosen = choose_lane(lanes).unwrap();
-            assert_eq!(chosen, 1);
-            lanes[chosen].connections += 1;
+    fn downloads_that_are_opened_beside_a_small_exchange_take_other_lanes() {
+        for moved in [0, 64] {
+            let mut lanes = [LaneLoad::default(); 4];
+            assert_eq!(choose_lane(lanes), Some(0));
+            lanes[0] = LaneLoad { moved, bulk: 0, small: 1, connections: 1 };
+            for _ in 0..15 {
+                lanes[choose_lane(lanes).unwrap()].connections += 1;
+            }
+            assert_eq!(lanes.map(|lane| lane.connections), [1, 5, 5, 5]);
         }
     }
 
@@ -76,8 +96,9 @@ mod tests {
             for (place, lane) in lanes.iter().enumerate() {
                 prop_assert!(class(best.moved) <= class(lane.moved));
                 let alike = class(best.moved) == class(lane.moved);
-                prop_assert!(!alike || best.connections <= lane.connections);
-                prop_assert!(!alike || best.connections < lane.connections || chosen <= place, "the first of equals");
+                let counts = |lane: &LaneLoad| (lane.bulk, lane.small, lane.connections);
+                prop_assert!(!alike || counts(&best) <= counts(lane));
+                prop_assert!(!alike || counts(&best) < counts(lane) || chosen <= place, "the first of equals");
             }
         }
 

@@ -208,7 +208,7 @@ pub struct Agent {
 pub struct Server {
     /// The server's id.
     pub id: String,
-    /// The addresses of the streams to it.
+    /// The addresses of the streams to it, each once.
     pub addresses: Vec<String>,
     /// Whether it speaks the native extensions.
     pub native: bool,

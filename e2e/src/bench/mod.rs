@@ -19,7 +19,7 @@ mod stalls;
 
 pub use self::cases::{Case, Load, measure};
 pub use self::endpoint::{CommandEndpoint, endpoint};
-pub use self::plot::svg;
+pub use self::plot::{COST, SPEED, svg};
 pub use self::relay::{egress_relay, ingress_relay};
 pub use self::report::{Report, Unit};
 pub use self::rig::{Rig, Subject};

@@ -1,19 +1,30 @@
-//! A bar chart of a report, with a group of bars for each case in which more, or less, is clearly better.
+//! Bar charts of a report, with a group of bars for each case in which more, or less, is clearly better.
 
 use std::fmt::Write;
 
 use super::report::Report;
 
-/// The cases in the chart, and their titles.
-const DRAWN: [(&str, &str); 8] = [
+/// Cases, and their titles in a chart.
+type Cases = [(&'static str, &'static str)];
+
+/// How fast.
+pub const SPEED: &Cases = &[
     ("bulk down, 1 connections", "Download, one connection, MiB/s"),
     ("bulk up, 1 connections", "Upload, one connection, MiB/s"),
     ("bulk down, 16 connections", "Download, 16 connections, MiB/s"),
     ("bulk up, 16 connections", "Upload, 16 connections, MiB/s"),
-    ("CPU, bulk down, 1 connections", "Processor seconds for a GiB down (less is better)"),
     ("64 connections x 1 KiB echoes", "Echoes of 1 KiB over 64 connections, per second"),
     ("connects, 16 at once", "Connections opened per second, 16 at once"),
     ("uploads of 1 MiB that arrive whole", "Uploads closed right after sending that arrive whole, %"),
+];
+
+/// With how much CPU and memory.
+pub const COST: &Cases = &[
+    ("CPU, bulk down, 1 connections", "CPU seconds for a GiB down"),
+    ("CPU, bulk up, 16 connections", "CPU seconds for a GiB up, 16 connections"),
+    ("CPU, connects, 16 at once", "CPU microseconds for a new connection"),
+    ("RSS at start, server", "Memory of the server at start, MiB"),
+    ("memory of an idle connection, server", "Memory of an idle connection at the server, KiB"),
 ];
 
 const COLORS: [&str; 5] = ["#2563eb", "#60a5fa", "#9ca3af", "#d1d5db", "#10b981"];
@@ -22,16 +33,22 @@ const WIDTH: f64 = 860.0;
 const LEFT: f64 = 170.0;
 const BAR: f64 = 14.0;
 
-/// The chart as SVG, with a bar for each named report.
-pub fn svg(columns: &[(String, Report)]) -> String {
+/// A chart as SVG, with a bar for each named report.
+pub fn svg(cases: &Cases, columns: &[(String, Report)]) -> String {
+    let bars = |case| columns.iter().map(move |(name, report)| (&**name, report.value(case).unwrap_or(0.0)));
+    bars_of(cases.iter().map(|(case, title)| (*title, bars(case).collect())))
+}
+
+/// A chart as SVG: groups of bars, each with its name and value, below their title.
+pub(crate) fn bars_of<'a>(groups: impl Iterator<Item = (&'a str, Vec<(&'a str, f64)>)>) -> String {
     let mut body = String::new();
     let mut top = 20.0;
-    for (case, title) in DRAWN {
-        let values: Vec<f64> = columns.iter().map(|(_, report)| report.value(case).unwrap_or(0.0)).collect();
-        let most = values.iter().copied().filter(|value| value.is_finite()).fold(f64::MIN_POSITIVE, f64::max);
+    for (title, bars) in groups {
+        let finite = bars.iter().map(|(_, value)| *value).filter(|value| value.is_finite());
+        let most = finite.fold(f64::MIN_POSITIVE, f64::max);
         let _ = writeln!(body, r#"<text x="10" y="{:.0}" font-weight="bold">{title}</text>"#, top);
         top += 8.0;
-        for (((name, _), value), color) in columns.iter().zip(values).zip(COLORS.iter().cycle()) {
+        for ((name, value), color) in bars.into_iter().zip(COLORS.iter().cycle()) {
             let served = if value.is_finite() { value } else { 0.0 };
             let width = (WIDTH - LEFT - 90.0) * served / most;
             let (label, end) = (top + BAR - 3.0, LEFT + width + 6.0);
@@ -80,15 +97,16 @@ mod tests {
     fn every_case_has_a_bar_for_each_report_as_long_as_its_value() {
         let column = |name: &str, value: f64| {
             let mut report = Report::default();
-            for (case, _) in DRAWN {
+            for (case, _) in SPEED {
                 report.add(case, Unit::PerSecond, value);
             }
             (name.to_owned(), report)
         };
-        let picture = svg(&[column("ours", 1_200.0), column("theirs", 300.0), column("dead", f64::INFINITY)]);
-        assert_eq!(picture.matches("<rect x=").count(), 3 * DRAWN.len());
-        assert_eq!(picture.matches(r#"width="600.0""#).count(), DRAWN.len(), "the longest");
-        assert_eq!(picture.matches(r#"width="150.0""#).count(), DRAWN.len(), "a quarter of it");
-        assert_eq!(picture.matches("not served").count(), DRAWN.len());
+        let picture =
+            svg(SPEED, &[column("ours", 1_200.0), column("theirs", 300.0), column("dead", f64::INFINITY)]);
+        assert_eq!(picture.matches("<rect x=").count(), 3 * SPEED.len());
+        assert_eq!(picture.matches(r#"width="600.0""#).count(), SPEED.len(), "the longest");
+        assert_eq!(picture.matches(r#"width="150.0""#).count(), SPEED.len(), "a quarter of it");
+        assert_eq!(picture.matches("not served").count(), SPEED.len());
     }
 }

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
-use e2e::bench::{Case, Load, Report, Subject, egress_relay, endpoint, ingress_relay, measure, svg};
+use e2e::bench::{
+    COST, Case, Load, Report, SPEED, Subject, egress_relay, endpoint, ingress_relay, measure, svg,
+};
 use e2e::frontend::Mode;
 use serde_json::json;
 
@@ -81,7 +83,7 @@ fn command() -> Command {
                 .value_parser(MODES.map(Mode::flag))
                 .help("Measure only this frontend"),
         )
-        .arg(path("plot", "Draw the main figures into this file, as SVG"))
+        .arg(path("plot", "Draw the main figures into PATH-speed.svg and PATH-cost.svg"))
         .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print JSON instead of a table"))
         .arg(
             Arg::new("no-relay").long("no-relay").action(ArgAction::SetTrue).help("Leave out the bare relay"),
@@ -148,7 +150,10 @@ async fn run(matches: &ArgMatches) -> Result<()> {
         .map(|((name, _), reports)| (name.clone(), Report::median(reports)))
         .collect();
     if let Some(path) = matches.get_one::<PathBuf>("plot") {
-        std::fs::write(path, svg(&columns)).with_context(|| format!("cannot write {}", path.display()))?;
+        for (cases, name) in [(SPEED, "speed"), (COST, "cost")] {
+            let file = format!("{}-{name}.svg", path.display());
+            std::fs::write(&file, svg(cases, &columns)).with_context(|| format!("cannot write {file}"))?;
+        }
     }
     if matches.get_flag("json") {
         let all: Vec<_> = subjects

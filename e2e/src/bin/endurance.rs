@@ -1,4 +1,4 @@
-//! `endurance rotations|rollouts|stalls|outages|floods|soak`: runs the scenarios of the tests for hours and with more load.
+//! `endurance rotations|rollouts|stalls|outages|floods|lanes|soak`: runs the scenarios of the tests for hours and with more load.
 //! Build it with `--release`, and set `PROXY_SERVER` and `PROXY_AGENT` to release builds of the programs.
 
 #![allow(clippy::print_stdout, reason = "a program whose product is what it prints")]
@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Arg, ArgMatches, Command, value_parser};
+use e2e::crowd::{agents_at_a_server, servers_at_an_agent};
 use e2e::floods::{Flood, Kind};
 use e2e::frontend::Mode;
 use e2e::load::Plan;
@@ -54,6 +55,12 @@ fn command() -> Command {
             "Peers that send in small pieces and stall, or only ClientHellos: prints the server's memory, and pings and dials beside them",
         ))
         .subcommand(
+            Command::new("lanes")
+                .about("The memory of idle agents and servers without and with lanes")
+                .arg(number("agents", "1000", "Agents at one server"))
+                .arg(number("servers", "20", "Servers of one agent")),
+        )
+        .subcommand(
             Command::new("soak")
                 .about("Random load with stalls, kills and resets: in the end everything is back where it was")
                 .arg(number("minutes", "10", "How long"))
@@ -68,7 +75,8 @@ async fn run(matches: &ArgMatches) -> Result<()> {
     if name == "soak" {
         let time = Duration::from_secs(60) * number("minutes");
         let (clients, seed) = (number("clients").into(), number("seed").into());
-        let figures = soak(Soak { time, clients, seed, kill_every: Duration::from_secs(20) }).await?;
+        let (kill_every, cut_every) = (Duration::from_secs(20), Duration::from_secs(5));
+        let figures = soak(Soak { time, clients, seed, kill_every, cut_every }).await?;
         println!("{time:?} of random load: {figures}");
         return figures.check();
     }
@@ -77,6 +85,21 @@ async fn run(matches: &ArgMatches) -> Result<()> {
     }
     if name == "floods" {
         return floods().await;
+    }
+    if name == "lanes" {
+        let server = agents_at_a_server(usize::try_from(number("agents"))?).await?;
+        let agent = servers_at_an_agent(usize::try_from(number("servers"))?).await?;
+        for (what, cost) in
+            [("agents at a server, 1 and 2 lanes", server), ("servers at an agent, 1 and 4 lanes", agent)]
+        {
+            let (one, all) = (cost.one, cost.all);
+            print!("{what}: {} and {} MiB, ", one.rss_mib(), all.rss_mib());
+            print!("{} and {} descriptors, ", one.descriptors, all.descriptors);
+            println!("{} KiB for each further lane", cost.kib());
+        }
+        server.check()?;
+        agent.check()?;
+        return Ok(());
     }
     let count = usize::try_from(number("count"))?;
     if name == "stalls" {

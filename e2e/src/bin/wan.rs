@@ -9,7 +9,10 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use e2e::frontend::Mode;
-use e2e::wan::{Bulk, Cell, Conditions, Event, Figures, Row, Subject, Timing, json, measure, table};
+use e2e::wan::{Bulk, Cell, Conditions, Event, Figures, Row, Subject, Timing, chart, json, measure, table};
+
+/// Bits per second that no machine reaches.
+const UNLIMITED: u64 = 1_000_000_000_000;
 
 const MODES: [Mode; 2] = [Mode::HttpConnect, Mode::Grpc];
 
@@ -38,14 +41,27 @@ fn command() -> Command {
             list("frontend", "http-connect,grpc", "Frontends of the pairs")
                 .value_parser(MODES.map(Mode::flag)),
         )
-        .arg(switch("no-tcp", "Leave out TCP alone"))
+        .arg(
+            Arg::new("agent-flag")
+                .long("agent-flag")
+                .action(ArgAction::Append)
+                .allow_hyphen_values(true)
+                .help("A further flag of the first pair's agent, as --agent-flag=--lanes=1"),
+        )
+        .arg(switch("no-tls", "Leave out bare TLS, one connection for each client"))
         .arg(list("rtt", "1,20,50,100", "Round trips, ms").value_parser(value_parser!(u64)))
         .arg(
             list("loss", "0,0.1,1", "Random loss in each direction, percent")
                 .value_parser(value_parser!(f64)),
         )
+        .arg(
+            list("reorder", "0", "Packets that arrive 5 ms later, percent").value_parser(value_parser!(f64)),
+        )
         .arg(list("cc", "cubic,bbr", "Congestion control of both sides"))
-        .arg(number("rate", "200", "Mbit/s in each direction"))
+        .arg(
+            list("rate", "200", "Mbit/s in each direction; 0: as many as the emulator carries")
+                .value_parser(value_parser!(u64)),
+        )
         .arg(number("seed", "1", "What lost packets are chosen by; each round adds one"))
         .arg(list("bulk", "1-down,16-down,1-up,16-up", "Bulk transfers at once").value_parser(bulk))
         .arg(Arg::new("event").long("event").default_value("none").value_parser(event).help(
@@ -56,6 +72,7 @@ fn command() -> Command {
         .arg(number("seconds", "8", "Seconds that are measured of each subject in each cell"))
         .arg(number("warm-up", "2", "Seconds before that"))
         .arg(number("rounds", "1", "Rounds of all cells; medians are printed"))
+        .arg(path("plot", "Draw throughput and pings into this file, as SVG"))
         .arg(switch("json", "Print JSON instead of a table"))
 }
 
@@ -94,34 +111,51 @@ fn subjects(matches: &ArgMatches) -> Vec<Subject> {
     let second = path("server2").zip(path("agent2")).map(|programs| (name("name2"), programs));
     let asked: Vec<String> = list(matches, "frontend");
     let modes = MODES.into_iter().filter(|mode| asked.iter().any(|asked| asked == mode.flag()));
+    let flags: Vec<String> = list(matches, "agent-flag");
     let pairs = modes.flat_map(|mode| {
-        let pairs = first.into_iter().chain(second);
-        pairs.map(move |(name, (server, agent))| Subject::pair(name, server, agent, mode))
+        let pairs =
+            first.map(|first| (first, &*flags)).into_iter().chain(second.map(|second| (second, &[][..])));
+        pairs.map(move |((name, (server, agent)), flags)| Subject::pair(name, server, agent, mode, flags))
     });
-    pairs.chain((!matches.get_flag("no-tcp")).then_some(Subject::Tcp)).collect()
+    pairs.chain((!matches.get_flag("no-tls")).then_some(Subject::Tls)).collect()
 }
 
-fn cells(matches: &ArgMatches) -> Vec<(String, Cell)> {
-    let event = matches.get_one::<Event>("event").copied().unwrap_or(Event::None);
-    let mut cells = Vec::new();
+fn conditions(matches: &ArgMatches) -> Vec<(String, Conditions)> {
+    let mut all = Vec::new();
     for rtt in list::<u64>(matches, "rtt") {
-        for loss in list::<f64>(matches, "loss") {
-            for cc in list::<String>(matches, "cc") {
-                for bulk in list::<Bulk>(matches, "bulk") {
-                    let conditions = Conditions {
-                        rtt: Duration::from_millis(rtt),
-                        loss: loss / 100.0,
-                        rate: number(matches, "rate") * 1_000_000,
-                        congestion_control: cc.clone(),
-                        seed: number(matches, "seed"),
-                    };
-                    let cell = Cell { conditions, bulk, event, dials: !matches.get_flag("no-dials") };
-                    cells.push((format!("{rtt} ms, {loss} %, {cc}, {bulk}"), cell));
+        for rate in list::<u64>(matches, "rate") {
+            for loss in list::<f64>(matches, "loss") {
+                for reorder in list::<f64>(matches, "reorder") {
+                    for cc in list::<String>(matches, "cc") {
+                        let name = format!("{rtt} ms, {rate} Mbit/s, {loss} % lost, {reorder} % late, {cc}");
+                        let conditions = Conditions {
+                            rtt: Duration::from_millis(rtt),
+                            loss: loss / 100.0,
+                            reorder: reorder / 100.0,
+                            rate: if rate == 0 { UNLIMITED } else { rate * 1_000_000 },
+                            congestion_control: cc,
+                            seed: number(matches, "seed"),
+                        };
+                        all.push((name, conditions));
+                    }
                 }
             }
         }
     }
-    cells
+    all
+}
+
+fn cells(matches: &ArgMatches) -> Vec<(String, Cell)> {
+    let event = matches.get_one::<Event>("event").copied().unwrap_or(Event::None);
+    let dials = !matches.get_flag("no-dials");
+    let cells = |(name, conditions): (String, Conditions)| {
+        let cell = move |bulk: Bulk| {
+            let conditions = conditions.clone();
+            (format!("{name}, {bulk}"), Cell { conditions, bulk, event, dials })
+        };
+        list::<Bulk>(matches, "bulk").into_iter().map(cell)
+    };
+    conditions(matches).into_iter().flat_map(cells).collect()
 }
 
 fn main() -> Result<()> {
@@ -153,6 +187,9 @@ fn main() -> Result<()> {
             Some(Row { cell: cell.clone(), subject: subject.name(), figures, rounds: rounds.len() })
         })
         .collect();
+    if let Some(path) = matches.get_one::<PathBuf>("plot") {
+        std::fs::write(path, chart(&rows)).with_context(|| format!("cannot write {}", path.display()))?;
+    }
     if matches.get_flag("json") {
         println!("{}", serde_json::to_string_pretty(&json(&rows))?);
     } else {

@@ -131,7 +131,14 @@ pub(super) fn certificates_rotated(_: &Context) -> Result<Times> {
 pub(super) fn soaked(_: &Context) -> Result<Times> {
     alone(async || {
         let time = Duration::from_secs(240);
-        let figures = soak(Soak { time, clients: 60, seed: 1, kill_every: Duration::from_secs(20) }).await?;
+        let figures = soak(Soak {
+            time,
+            clients: 60,
+            seed: 1,
+            kill_every: Duration::from_secs(20),
+            cut_every: Duration::from_secs(5),
+        })
+        .await?;
         figures.check()?;
         Ok(Times::default().note(format!("{} exchanges, {} kills", figures.whole, figures.kills)))
     })

@@ -14,7 +14,7 @@ pub use self::agent::Agent;
 pub use self::server::Server;
 use crate::balancer::Balancer;
 use crate::frontend::{Frontend, Mode, Place};
-use crate::metrics::{AGENT, SERVER, wait_for};
+use crate::metrics::{AGENT, SERVER, Scrape, wait_for};
 use crate::pki::Pki;
 use crate::sockets::connections;
 use crate::wait::until;
@@ -140,6 +140,16 @@ impl Setup {
     pub fn agent_arg(mut self, arg: impl Into<String>) -> Self {
         self.agent_args.push(arg.into());
         self
+    }
+
+    /// The most lanes, which a high RTT on a busy machine does not change, and waits for them: for tests of what is at rest.
+    pub async fn start_with_lanes(self) -> Result<Pair> {
+        let pair = self.agent_arg("--lanes=4").start().await?;
+        let lanes = 4.0 * pair.servers.len() as f64;
+        let name = format!("{AGENT}server_connection_attempts_total");
+        let open = |scrape: &Scrape| scrape.value(&name, &[("result", "connected")]) >= lanes;
+        wait_for("all lanes", pair.agent().health, START, open).await?;
+        Ok(pair)
     }
 
     /// Adds an agent with this id and these identifiers, instead of the numbered ones.

@@ -84,8 +84,8 @@ pub fn measure(cell: &Cell, subject: &Subject, timing: Timing) -> Result<Figures
 
 async fn run(cell: &Cell, subject: &Subject, timing: Timing, area: &WideArea) -> Result<Figures> {
     let rig = subject.start(area).await?;
-    let endpoint = Endpoint::start(&area.far)?;
-    let load = Load::start(&rig.dialer(), endpoint.address, cell.bulk, cell.dials).await?;
+    let endpoint = Endpoint::start(&area.far, rig.acceptor()?)?;
+    let load = Load::start(&rig.dialer()?, endpoint.address, cell.bulk, cell.dials).await?;
     sleep(timing.warm_up).await;
     let bytes = || match cell.bulk {
         Bulk::Down(_) => load.received.load(Ordering::Relaxed),

@@ -37,6 +37,8 @@ pub struct Conditions {
     pub rtt: Duration,
     /// Fraction of packets that are lost at random in each direction, from 0 to 1.
     pub loss: f64,
+    /// Fraction of packets that others overtake in each direction, from 0 to 1.
+    pub reorder: f64,
     /// Bits per second in each direction.
     pub rate: u64,
     /// The kernel's congestion control, on both sides.
@@ -77,7 +79,7 @@ impl WideArea {
         let (near, near_device) = side(format!("{id}n"), NEAR, FAR, conditions)?;
         let (far, far_device) = side(format!("{id}f"), FAR, NEAR, conditions)?;
         let control = Arc::<Control>::default();
-        let line = |seed| Line::new(conditions.rate, conditions.loss, seed);
+        let line = |seed| Line::new(conditions.rate, conditions.loss, seed).reordering(conditions.reorder);
         let lines = [line(conditions.seed), line(conditions.seed.wrapping_add(1))];
         let shared = Arc::clone(&control);
         let thread = std::thread::Builder::new()
@@ -182,7 +184,11 @@ impl Forwarding {
                 false => self.lines[from].admit(self.began.elapsed(), delay, size),
             };
             match due {
-                Some(due) => self.flying[from].push_back((due, packet[..size].into())),
+                Some(due) => {
+                    let line = &mut self.flying[from];
+                    let place = line.partition_point(|(other, _)| *other <= due);
+                    line.insert(place, (due, packet[..size].into()));
+                }
                 None => drop(control.lost.fetch_add(1, Ordering::Relaxed)),
             }
         }

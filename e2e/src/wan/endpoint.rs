@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Result;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpListener;
 use tokio::task::{AbortHandle, JoinSet};
+use tokio_rustls::TlsAcceptor;
 
 use crate::netns::Namespace;
 
@@ -29,7 +30,7 @@ pub(super) struct Endpoint {
 }
 
 impl Endpoint {
-    pub(super) fn start(at: &Namespace) -> Result<Self> {
+    pub(super) fn start(at: &Namespace, tls: Option<TlsAcceptor>) -> Result<Self> {
         let listener = at.enter(|| Ok(StdListener::bind((at.address, 0))?))?;
         listener.set_nonblocking(true)?;
         let (address, listener) = (listener.local_addr()?, TcpListener::from_std(listener)?);
@@ -39,7 +40,14 @@ impl Endpoint {
             let mut serving = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 while serving.try_join_next().is_some() {}
-                serving.spawn(serve(stream, Arc::clone(&count)));
+                let (count, tls) = (Arc::clone(&count), tls.clone());
+                serving.spawn(async move {
+                    stream.set_nodelay(true)?;
+                    match tls {
+                        Some(tls) => serve(tls.accept(stream).await?, count).await,
+                        None => serve(stream, count).await,
+                    }
+                });
             }
         });
         Ok(Self { address, received, task: task.abort_handle() })
@@ -53,8 +61,10 @@ impl Drop for Endpoint {
 }
 
 /// Serves one connection. An error ends the connection, which the client notices.
-async fn serve(mut stream: TcpStream, received: Arc<AtomicU64>) -> std::io::Result<()> {
-    stream.set_nodelay(true)?;
+async fn serve(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    received: Arc<AtomicU64>,
+) -> std::io::Result<()> {
     match stream.read_u8().await? {
         DOWNLOAD => {
             let zeros = vec![0; PIECE];
@@ -64,17 +74,18 @@ async fn serve(mut stream: TcpStream, received: Arc<AtomicU64>) -> std::io::Resu
         }
         UPLOAD => count(&mut stream, &received).await,
         _ => {
-            let (mut input, mut output) = stream.split();
-            tokio::io::copy(&mut input, &mut output).await.map(drop)
+            let mut piece = vec![0; PIECE];
+            while let size @ 1.. = stream.read(&mut piece).await? {
+                stream.write_all(&piece[..size]).await?;
+                stream.flush().await?;
+            }
+            Ok(())
         }
     }
 }
 
 /// Reads to the end, and counts the bytes.
-pub(super) async fn count(
-    from: &mut (impl tokio::io::AsyncRead + Unpin),
-    into: &AtomicU64,
-) -> std::io::Result<()> {
+pub(super) async fn count(from: &mut (impl AsyncRead + Unpin), into: &AtomicU64) -> std::io::Result<()> {
     let mut piece = vec![0; PIECE];
     while let size @ 1.. = from.read(&mut piece).await? {
         into.fetch_add(size as u64, Ordering::Relaxed);

@@ -8,13 +8,18 @@ use rand::{RngExt, SeedableRng};
 /// Smallest capacity of the queue in bytes, whatever the bandwidth-delay product: a hundred packets.
 const LEAST_QUEUE: u64 = 100 * 1500;
 
-/// A bottleneck with a drop-tail queue, then a delay. Packets stay in order.
+/// How much later a packet arrives that others overtake.
+const LATER: Duration = Duration::from_millis(5);
+
+/// A bottleneck with a drop-tail queue, then a delay. Packets stay in order, except a random fraction.
 #[derive(Debug)]
 pub struct Line {
     /// Bits per second.
     rate: u64,
     /// Fraction of packets that are lost, from 0 to 1.
     loss: f64,
+    /// Fraction of packets that arrive later by [`LATER`], from 0 to 1.
+    reorder: f64,
     random: SmallRng,
     /// When the bottleneck will have sent its queue, and when the last packet arrives: both since the start.
     free: Duration,
@@ -25,7 +30,12 @@ impl Line {
     /// A line of `rate` bits per second that loses the fraction `loss` of its packets, at random from `seed`.
     pub fn new(rate: u64, loss: f64, seed: u64) -> Self {
         let random = SmallRng::seed_from_u64(seed);
-        Self { rate: rate.max(1), loss, random, free: Duration::ZERO, last: Duration::ZERO }
+        Self { rate: rate.max(1), loss, reorder: 0.0, random, free: Duration::ZERO, last: Duration::ZERO }
+    }
+
+    /// The same line, on which a fraction of the packets, chosen at random, is overtaken by others.
+    pub fn reordering(self, reorder: f64) -> Self {
+        Self { reorder, ..self }
     }
 
     /// The arrival time of a packet that enters at `now`, both since the start; `None` if it is lost. The queue holds one
@@ -40,7 +50,8 @@ impl Line {
         }
         self.free = self.free.max(now) + self.time_of(bytes as u64);
         self.last = self.last.max(self.free + delay);
-        Some(self.last)
+        let is_late = self.reorder > 0.0 && self.random.random_bool(self.reorder);
+        Some(if is_late { self.last + LATER } else { self.last })
     }
 
     fn bytes_in(&self, time: Duration) -> u64 {
@@ -111,6 +122,15 @@ mod tests {
         assert!((850..1150).contains(&first.len()), "{}", first.len());
         assert_eq!(first, lost(7));
         assert_ne!(first, lost(8));
+    }
+
+    #[test]
+    fn reordered_packets_arrive_after_their_successors() {
+        let mut line = Line::new(200 * MBIT, 0.0, 1).reordering(0.1);
+        let arrivals: Vec<_> =
+            (0..300).map(|n| line.admit(Duration::from_micros(n * 100), DELAY, PACKET).unwrap()).collect();
+        let overtaken = arrivals.windows(2).filter(|pair| pair[1] < pair[0]).count();
+        assert!((15..45).contains(&overtaken), "{overtaken} of 300");
     }
 
     #[test]

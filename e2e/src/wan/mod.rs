@@ -18,5 +18,5 @@ mod rig;
 pub use cell::{Bulk, Cell, Event, Timing, measure};
 pub use emulator::{Conditions, FAR, WideArea};
 pub use line::Line;
-pub use report::{Figures, Row, json, table};
+pub use report::{Figures, Row, chart, json, table};
 pub use rig::Subject;

@@ -4,6 +4,8 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
+use crate::bench::plot::bars_of;
+
 /// The figures of one subject in a cell. NaN means that a figure does not apply.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Figures {
@@ -96,6 +98,21 @@ pub fn table(rows: &[Row]) -> String {
     }
     text.push('\n');
     text
+}
+
+/// Bulk transfers and pings beside them as SVG, with a group of bars for each cell.
+pub fn chart(rows: &[Row]) -> String {
+    const DRAWN: [(&str, fn(&Figures) -> f64); 2] =
+        [("Mbit/s", |figures| figures.megabits), ("ping p99, ms", |figures| figures.ping_p99)];
+    let mut groups = Vec::new();
+    for cell in rows.chunk_by(|one, two| one.cell == two.cell) {
+        for (unit, figure) in DRAWN {
+            let title = format!("{unit}: {}", cell.first().map_or("", |row| &row.cell));
+            let bars: Vec<_> = cell.iter().map(|row| (row.subject.as_str(), figure(&row.figures))).collect();
+            groups.push((title, bars));
+        }
+    }
+    bars_of(groups.iter().map(|(title, bars)| (title.as_str(), bars.clone())))
 }
 
 /// The same as JSON; figures that do not apply are null.

@@ -1,16 +1,25 @@
-//! The subject of a measurement: a server and an agent on either side of a path, or TCP alone.
+//! The subject of a measurement: a server and an agent on either side of a path, or TLS alone.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use tokio::net::TcpStream;
+use rustls::ClientConfig;
+use tempfile::TempDir;
+use tokio::time::{Instant, sleep};
+use tokio_rustls::TlsAcceptor;
 
 use super::emulator::WideArea;
-use crate::frontend::{Conn, Frontend, Mode};
+use crate::frontend::{Conn, Frontend, Mode, tls_socket};
 use crate::netns::NEAR;
 use crate::pair::{Agent, Front, Pair, Setup};
+use crate::pki::Pki;
+use crate::sockets::connections;
+
+/// An agent that opened no lane for this time opens no other: it measures the RTT a second after its start.
+const LANES_WITHIN: Duration = Duration::from_secs(3);
 
 /// A subject that a cell compares.
 #[derive(Clone, Debug)]
@@ -25,29 +34,36 @@ pub enum Subject {
         agent: PathBuf,
         /// The frontend.
         mode: Mode,
+        /// Further flags of the agent.
+        agent_flags: Vec<String>,
     },
-    /// One TCP connection for each client.
-    Tcp,
+    /// One TLS connection for each client.
+    Tls,
 }
 
 impl Subject {
     /// A pair of programs.
-    pub fn pair(name: &str, server: &Path, agent: &Path, mode: Mode) -> Self {
-        Self::Pair { name: name.into(), server: server.into(), agent: agent.into(), mode }
+    pub fn pair(name: &str, server: &Path, agent: &Path, mode: Mode, agent_flags: &[String]) -> Self {
+        let (server, agent, agent_flags) = (server.into(), agent.into(), agent_flags.to_vec());
+        Self::Pair { name: name.into(), server, agent, mode, agent_flags }
     }
 
     /// The name in the report.
     pub fn name(&self) -> String {
         match self {
             Self::Pair { name, mode, .. } => format!("{name}, {}", mode.flag()),
-            Self::Tcp => "TCP".into(),
+            Self::Tls => "TLS".into(),
         }
     }
 
     /// Starts the subject and waits until it is usable. Must be called on the near side.
     pub(super) async fn start(&self, area: &WideArea) -> Result<Rig> {
-        let Self::Pair { server, agent, mode, .. } = self else { return Ok(Rig::Tcp) };
-        let setup = Setup::new(*mode, Front::Unix)
+        let Self::Pair { server, agent, mode, agent_flags, .. } = self else {
+            let folder = tempfile::tempdir()?;
+            return Ok(Rig::Tls { pki: Pki::create(folder.path())?, _folder: folder });
+        };
+        let setup = agent_flags.iter().fold(Setup::new(*mode, Front::Unix), Setup::agent_arg);
+        let setup = setup
             .agents(0)
             .programs(server.clone(), agent.clone())
             .server_arg(format!("--agent-bind-address={NEAR}"));
@@ -55,6 +71,14 @@ impl Subject {
         let address = SocketAddr::from((NEAR, pair.server().agent_port()));
         let agent = area.far.enter(|| pair.agent_at("agent", address))?;
         pair.server_mut().wait_ready().await.map_err(|error| agent.process.explain(&error))?;
+        let (mut lanes, mut since) = (0, Instant::now());
+        while since.elapsed() < LANES_WITHIN {
+            let now = connections(agent.process.pid(), address)?;
+            if std::mem::replace(&mut lanes, now) != now {
+                since = Instant::now();
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
         Ok(Rig::Pair(Box::new((agent, pair))))
     }
 }
@@ -63,21 +87,32 @@ impl Subject {
 pub(super) enum Rig {
     /// Dropped in this order: the agent ends before the server.
     Pair(Box<(Agent, Pair)>),
-    Tcp,
+    Tls {
+        pki: Pki,
+        _folder: TempDir,
+    },
 }
 
 /// Dials from any task on the near side.
 #[derive(Clone)]
 pub(super) enum Dialer {
     Frontend(Box<Frontend>),
-    Tcp,
+    Tls(Arc<ClientConfig>),
 }
 
 impl Rig {
-    pub(super) fn dialer(&self) -> Dialer {
-        match self {
+    pub(super) fn dialer(&self) -> Result<Dialer> {
+        Ok(match self {
             Self::Pair(pair) => Dialer::Frontend(Box::new(pair.1.frontend().clone())),
-            Self::Tcp => Dialer::Tcp,
+            Self::Tls { pki, .. } => Dialer::Tls(pki.agent_client()?),
+        })
+    }
+
+    /// The endpoint's part of TLS, if it has one.
+    pub(super) fn acceptor(&self) -> Result<Option<TlsAcceptor>> {
+        match self {
+            Self::Pair(_) => Ok(None),
+            Self::Tls { pki, .. } => Ok(Some(TlsAcceptor::from(pki.agent_server()?))),
         }
     }
 
@@ -88,7 +123,7 @@ impl Rig {
                 let (agent, pair) = pair.as_ref();
                 Ok(Some(agent.process.usage()?.cpu + pair.server().process.usage()?.cpu))
             }
-            Self::Tcp => Ok(None),
+            Self::Tls { .. } => Ok(None),
         }
     }
 }
@@ -97,11 +132,7 @@ impl Dialer {
     pub(super) async fn dial(&self, target: SocketAddr) -> Result<Conn> {
         match self {
             Self::Frontend(frontend) => frontend.dial(&target.to_string()).await.context("a dial"),
-            Self::Tcp => {
-                let stream = TcpStream::connect(target).await?;
-                stream.set_nodelay(true)?;
-                Ok(Conn::Connect(Box::new(stream)))
-            }
+            Self::Tls(config) => Ok(Conn::Connect(Box::new(tls_socket(target, Arc::clone(config)).await?))),
         }
     }
 }

@@ -58,7 +58,8 @@ async fn many(mode: Mode, count: u64, size: u64) -> Result<()> {
     while let Some(ended) = running.join_next().await {
         ended??;
     }
-    assert_eq!(endpoint.accepted() as u64, count);
+    // A busy lane may leave pings unanswered, and its dials are then tried on another one.
+    assert!(endpoint.accepted() as u64 >= count);
     Ok(())
 }
 

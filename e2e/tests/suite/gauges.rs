@@ -77,7 +77,7 @@ async fn round(pair: &Pair, endpoint: &Endpoint, count: usize, shared: bool) -> 
 }
 
 async fn two_thousand(mode: Mode, shared: bool) -> Result<()> {
-    let pair = Setup::new(mode, Front::Unix).start().await?;
+    let pair = Setup::new(mode, Front::Unix).start_with_lanes().await?;
     let endpoint = Endpoint::echo().await?;
     works(pair.frontend(), &endpoint.target()).await?;
     let before = held(&pair).await?;
@@ -130,7 +130,7 @@ async fn full_clients(pair: &Pair, full: f64, blocked: f64) -> Result<()> {
 /// Between native peers a stalled client uses up its window, and stops no link.
 #[tokio::test]
 async fn stalled_http_connect_clients_are_counted_until_they_read() -> Result<()> {
-    let pair = Setup::http_connect().start().await?;
+    let pair = Setup::http_connect().start_with_lanes().await?;
     let payload = Payload::new(7, 16 << 20);
     let source = Endpoint::source(payload).await?;
     let mut stalled =
@@ -148,7 +148,7 @@ async fn stalled_http_connect_clients_are_counted_until_they_read() -> Result<()
 /// Next to an upstream peer a stalled client stops the link, until it is reset.
 #[tokio::test]
 async fn a_link_that_an_http_connect_client_blocks_is_counted() -> Result<()> {
-    let pair = Setup::http_connect().server_arg("--connection-flow-control=false").start().await?;
+    let pair = Setup::http_connect().server_arg("--connection-flow-control=false").start_with_lanes().await?;
     let source = Endpoint::source(Payload::new(7, 64 << 20)).await?;
     let stalled = pair.frontend().dial(&source.target()).await?;
     full_clients(&pair, 1.0, 1.0).await?;
@@ -160,7 +160,7 @@ async fn a_link_that_an_http_connect_client_blocks_is_counted() -> Result<()> {
 /// As in Go, clients by gRPC do not count.
 #[tokio::test]
 async fn stalled_grpc_clients_are_not_counted_as_http_connect_clients() -> Result<()> {
-    let pair = Setup::grpc().server_arg("--connection-flow-control=false").start().await?;
+    let pair = Setup::grpc().server_arg("--connection-flow-control=false").start_with_lanes().await?;
     let source = Endpoint::source(Payload::new(7, 64 << 20)).await?;
     let stalled = pair.frontend().dial(&source.target()).await?;
     let labels = [("service_method", "Connect")];
@@ -176,7 +176,7 @@ async fn stalled_grpc_clients_are_not_counted_as_http_connect_clients() -> Resul
 /// The same if the loss of the agent ends everything.
 #[tokio::test]
 async fn a_lost_agent_leaves_nothing() -> Result<()> {
-    let mut pair = Setup::grpc().start().await?;
+    let mut pair = Setup::grpc().start_with_lanes().await?;
     let endpoint = Endpoint::echo().await?;
     let mut conns = Vec::new();
     for _ in 0..200 {

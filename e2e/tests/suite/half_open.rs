@@ -52,7 +52,7 @@ async fn streams_that_only_the_server_has_end_when_their_agents_connect_again() 
 /// Only the server sees the reset, and the agent keeps a half-open stream: it opens another one within five seconds of silence.
 #[tokio::test]
 async fn an_agent_replaces_a_stream_that_only_it_has() -> Result<()> {
-    let setup = Setup::grpc().agent_arg("--keepalive-timeout=5s");
+    let setup = Setup::grpc().agent_arg("--keepalive-timeout=5s").agent_arg("--lanes=1");
     let pair = setup.balanced().start().await?;
     let endpoint = Endpoint::echo().await?;
     let conn = echo(pair.frontend().dial(&endpoint.target()).await?, Payload::new(1, 1_000)).await?;

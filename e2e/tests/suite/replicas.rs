@@ -74,7 +74,7 @@ async fn is_at_rest(pair: &Pair) -> Result<()> {
 
 #[tokio::test]
 async fn no_more_tries_once_every_replica_is_found() -> Result<()> {
-    let pair = Setup::grpc().servers(2).start().await?;
+    let pair = Setup::grpc().servers(2).start_with_lanes().await?;
     is_at_rest(&pair).await
 }
 
@@ -89,7 +89,7 @@ async fn several_addresses_cost_one_dial_each() -> Result<()> {
         Balancer::start(vec![second]).await?,
     ];
     let list: Vec<String> = ways.iter().map(|way| way.address().to_string()).collect();
-    pair.add_agent("several", "", &[&format!("--proxy-server-host={}", list.join(","))])?;
+    pair.add_agent("several", "", &[&format!("--proxy-server-host={}", list.join(",")), "--lanes=1"])?;
     pair.wait_connected().await?;
     let accepted = || ways.iter().map(Balancer::accepted).collect::<Vec<_>>();
     until("a dial of each address", DEADLINE, || async { (accepted() == [1, 1, 1]).then_some(()) }).await?;
@@ -137,7 +137,7 @@ async fn missing_replicas_are_found_long_before_the_interval() -> Result<()> {
 
 #[tokio::test]
 async fn sync_forever_rests_when_every_replica_tells_the_number_of_streams() -> Result<()> {
-    let pair = Setup::grpc().servers(2).agent_arg("--sync-forever=true").start().await?;
+    let pair = Setup::grpc().servers(2).agent_arg("--sync-forever=true").start_with_lanes().await?;
     is_at_rest(&pair).await
 }
 

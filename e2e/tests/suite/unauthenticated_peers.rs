@@ -213,7 +213,7 @@ async fn idle_connections_take_little_memory() -> Result<()> {
     const COUNT: usize = 500;
     // 30 KiB as measured, and a third more for the allocator's reserve.
     const EACH: u64 = 40 << 10;
-    let pair = Setup::grpc().server_arg("--cluster-ca-cert=").start().await?;
+    let pair = Setup::grpc().server_arg("--cluster-ca-cert=").start_with_lanes().await?;
     let rest = pair.server().process.usage()?.descriptors;
     // One-time allocations are made before the measurement.
     drop(idle(&pair, 50).await?);

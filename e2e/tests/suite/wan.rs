@@ -31,7 +31,7 @@ fn area(conditions: &Conditions) -> Result<Option<WideArea>> {
 
 fn conditions(rtt: u64, loss: f64, rate: u64) -> Conditions {
     let rtt = Duration::from_millis(rtt);
-    Conditions { rtt, loss, rate, congestion_control: "reno".into(), seed: 1 }
+    Conditions { rtt, loss, reorder: 0.0, rate, congestion_control: "reno".into(), seed: 1 }
 }
 
 /// A socket on the near side, connected to one on the far side.
@@ -156,7 +156,7 @@ fn ping_beside_a_download_waits_for_the_path_and_not_for_the_programs() -> Resul
     }
     let cell = Cell { conditions, bulk: Bulk::Down(1), event: Event::None, dials: false };
     let subject =
-        Subject::pair("native", &Program::Server.path()?, &Program::Agent.path()?, Mode::HttpConnect);
+        Subject::pair("native", &Program::Server.path()?, &Program::Agent.path()?, Mode::HttpConnect, &[]);
     let second = Duration::from_secs(1);
     let figures =
         measure(&cell, &subject, Timing { warm_up: 2 * second, measured: 3 * second, grace: second })?;

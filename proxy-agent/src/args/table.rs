@@ -81,7 +81,7 @@ flags::flags! {
             /// Number of streams (lanes) to each server that supports several, from 1 to 4: bulk data on one lane does
             /// not delay the others. Above 10 ms RTT the agent opens twice as many, at most 4. 1: one stream, as to a
             /// Go server. (Not a flag of the Go proxy-agent.)
-            lanes: usize = "1" => lanes,
+            lanes: usize = "2" => lanes,
             /// Number of packets queued for a connection. Above 0.
             xfr_channel_size: usize = "150" [go = (35, "ChannelSize set to %d.")]
                 [no_effect = "what may be queued is limited in bytes, not in packets"] => above_zero,

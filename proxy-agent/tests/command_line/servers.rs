@@ -167,8 +167,8 @@ pub(crate) fn sync() -> Vec<Entry<Config>> {
                 "--server-count-source=\"min\": it must be default or max",
             ),
         flag("lanes", |c| c.servers.lanes.to_string())
-            .default("1")
-            .takes(&["--lanes=2"], "2")
+            .default("2")
+            .takes(&["--lanes=1"], "1")
             .takes(&["--lanes=4"], "4")
             .refuses(&["--lanes=0"], "--lanes=0: it must be from 1 to 4")
             .refuses(&["--lanes=5"], "--lanes=5: it must be from 1 to 4"),

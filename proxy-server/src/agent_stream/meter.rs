@@ -27,6 +27,8 @@ pub(crate) struct LinkMeter {
     agent_id: Arc<str>,
     stats: AgentStats,
     lane: LaneTraffic,
+    /// The numbers of bulk and of small connections that the lane was told.
+    connections: (usize, usize),
     /// This stream's part of the agent's waiting bytes.
     waiting: usize,
     traffic: SharedTraffic,
@@ -49,6 +51,7 @@ impl LinkMeter {
             agent_id,
             stats: registration.stats().clone(),
             lane: registration.lane().clone(),
+            connections: (0, 0),
             waiting: 0,
             traffic,
             full_logged: None,
@@ -99,8 +102,9 @@ impl driver::Meter for LinkMeter {
     fn carries(&mut self, traffic: Traffic) {
         let (sent, received) = self.traffic.set(traffic);
         self.metrics.payload.add(sent, received);
-        if sent + received > 0 {
-            self.lane.moved(Instant::now(), sent + received);
+        let connections = (traffic.bulk, traffic.small);
+        if std::mem::replace(&mut self.connections, connections) != connections || sent + received > 0 {
+            self.lane.moved(Instant::now(), sent + received, connections);
         }
     }
 

@@ -15,6 +15,9 @@ struct Traffic {
     /// Bytes at `at`. They fall to a third in a second.
     moved: f64,
     at: Instant,
+    /// Open connections that moved bytes, as in [`LaneLoad`].
+    bulk: usize,
+    small: usize,
     connections: usize,
 }
 
@@ -26,13 +29,14 @@ impl Traffic {
 
 impl LaneTraffic {
     pub(super) fn new(now: Instant) -> Self {
-        Self(Arc::new(Mutex::new(Traffic { moved: 0.0, at: now, connections: 0 })))
+        Self(Arc::new(Mutex::new(Traffic { moved: 0.0, at: now, bulk: 0, small: 0, connections: 0 })))
     }
 
-    /// The stream moved this many bytes of payload.
-    pub fn moved(&self, now: Instant, bytes: u64) {
+    /// The stream moved this many bytes of payload, and these numbers of its connections are bulk and small now.
+    pub fn moved(&self, now: Instant, bytes: u64, (bulk, small): (usize, usize)) {
         let mut traffic = self.0.lock();
-        (traffic.moved, traffic.at) = (traffic.moved(now) + bytes as f64, now);
+        let moved = traffic.moved(now) + bytes as f64;
+        *traffic = Traffic { moved, at: now, bulk, small, ..*traffic };
     }
 
     /// Counts one more dial or connection.
@@ -43,7 +47,8 @@ impl LaneTraffic {
 
     pub(super) fn load(&self, now: Instant) -> LaneLoad {
         let traffic = self.0.lock();
-        LaneLoad { moved: traffic.moved(now) as u64, connections: traffic.connections }
+        let Traffic { bulk, small, connections, .. } = *traffic;
+        LaneLoad { moved: traffic.moved(now) as u64, bulk, small, connections }
     }
 }
 
@@ -103,9 +108,9 @@ mod tests {
         let now = Instant::now();
         let lane = LaneTraffic::new(now);
         let load = |seconds| lane.load(now + Duration::from_secs(seconds));
-        lane.moved(now, 1 << 20);
-        lane.moved(now, 1 << 20);
-        assert_eq!(load(0).moved, 2 << 20);
+        lane.moved(now, 1 << 20, (1, 0));
+        lane.moved(now, 1 << 20, (1, 2));
+        assert_eq!((load(0).moved, load(0).bulk, load(0).small), (2 << 20, 1, 2));
         assert!(load(1).moved < 1 << 20 && load(1).moved > 1 << 19, "{:?}", load(1));
         assert_eq!(load(20).moved, 0);
         let open = lane.enter();
@@ -142,7 +147,7 @@ mod tests {
         let lanes = [1, 2, 3].map(|handle| manager.register(lane("a", 7, handle)).unwrap());
         let chosen = || manager.choose("n", &[]).unwrap().handle;
         assert_eq!(chosen(), 1);
-        lanes[0].lane().moved(Instant::now(), 1 << 30);
+        lanes[0].lane().moved(Instant::now(), 1 << 30, (1, 0));
         let open = lanes[1].lane().enter();
         assert_eq!(chosen(), 3);
         manager.set_unresponsive(lanes[2].id(), true);
