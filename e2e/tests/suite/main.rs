@@ -10,6 +10,7 @@ mod certificates;
 mod clean_ends;
 mod closes;
 mod commands;
+mod compare;
 mod connection_log;
 mod dial_errors;
 mod distributions;
