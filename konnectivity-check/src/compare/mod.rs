@@ -16,7 +16,7 @@ use flags::{Exit, FlagError, FlagSet};
 use net::host_port::host_port;
 
 use self::dial::{Ask, dial};
-use self::verdict::{Side, Verdict, verdict};
+use self::verdict::{Comparison, Side, verdict};
 
 /// The first word of the command line.
 pub const COMMAND: &str = "compare";
@@ -122,7 +122,7 @@ impl Plan {
         let (mut reached, mut wrong) = (0, 0);
         for target in &self.targets {
             let (old, new) = self.sides(target).await;
-            let Verdict { safe, text } = verdict(&old, &new);
+            let Comparison { safe, text } = verdict(&old, &new);
             reached += usize::from(old.reached() > 0 && new.reached() > 0);
             wrong += usize::from(!safe);
             let verdict = if safe { text } else { format!("DIFFERS: {text}") };
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn incomplete_lines_say_what_is_missing() {
+    fn incomplete_lines_are_refused_by_name() {
         for (words, line) in [
             (&["--new=uds:/n", "a:1"][..], "--old is missing"),
             (&["--old=uds:/o", "a:1"], "--new is missing"),

@@ -56,7 +56,7 @@ pub(super) struct Side {
 
 /// Whether kube-apiserver may switch for this target, and why.
 #[derive(Debug)]
-pub(super) struct Verdict {
+pub(super) struct Comparison {
     pub(super) safe: bool,
     pub(super) text: String,
 }
@@ -121,8 +121,8 @@ impl Side {
 }
 
 /// Compares what both servers did with one target.
-pub(super) fn verdict(old: &Side, new: &Side) -> Verdict {
-    let is = |safe, text: String| Verdict { safe, text };
+pub(super) fn verdict(old: &Side, new: &Side) -> Comparison {
+    let is = |safe, text: String| Comparison { safe, text };
     if new.reached() < old.reached() {
         let text = new.failures.first().map_or("", |failure| &failure.text);
         return is(false, format!("fails through the new server: {text}"));

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use grpc::{ClientSettings, Connected, Incoming, Wire, connect};
-use http::HeaderMap;
+use grpc::{ClientSettings, Connected, Incoming, Wire, connect_and_send};
 use mux::{ConnectId, DialId, Packet};
 use net::host_port::host_port;
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
@@ -191,14 +190,11 @@ async fn next(connected: &mut Connected) -> Result<Option<Packet<Bytes>>, String
 
 async fn dial_grpc(io: Box<dyn Io>, target: &str) -> Result<Tunnel, Refused> {
     let settings = ClientSettings::for_agents();
-    let (path, deadline) = ("/ProxyService/Proxy", Instant::now() + LIMIT);
-    let connected = connect(io, &settings, "localhost", path, HeaderMap::new(), deadline).await;
-    let mut connected = connected.map_err(Refused::frontend)?;
+    let (stream, deadline) = (("localhost", "/ProxyService/Proxy"), Instant::now() + LIMIT);
     let (protocol, address) = ("tcp".to_owned(), target.to_owned());
-    connected
-        .stream
-        .send(Packet::DialReq { random: DIAL, protocol, address, trace: None })
-        .map_err(Refused::frontend)?;
+    let dial = Packet::DialReq { random: DIAL, protocol, address, trace: None };
+    let connected = connect_and_send(io, &settings, stream, dial, deadline).await;
+    let mut connected = connected.map_err(Refused::frontend)?;
     loop {
         match next(&mut connected).await.map_err(Refused::frontend)? {
             Some(Packet::DialRsp { outcome: Ok(id), .. }) => {
