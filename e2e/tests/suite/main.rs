@@ -35,6 +35,7 @@ mod misbehaving_frontends;
 mod misbehaving_servers;
 mod one_connection;
 mod outages;
+mod panics;
 mod replicas;
 mod rollouts;
 mod scenarios;
