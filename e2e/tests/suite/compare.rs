@@ -51,7 +51,7 @@ async fn a_pair_is_the_same_as_itself_by_every_frontend() -> Result<()> {
         let identity: Vec<&str> =
             identity.iter().map(String::as_str).filter(|_| front == Front::Tls).collect();
         let (page, refusing) = (page.target(), refusing.target());
-        let more = [&identity[..], &["--http", "--count=2", &page, &refusing]].concat();
+        let more = [&identity[..], &["--http", "--count=7", &page, &refusing]].concat();
         let (code, said) = compare(words(&place, &place, &more)).await?;
         ensure!(
             code == 0 && said.contains("safe to switch: 2 of 2 targets behave the same"),
@@ -61,7 +61,7 @@ async fn a_pair_is_the_same_as_itself_by_every_frontend() -> Result<()> {
         ensure!(said.contains("0 of 1: connection refused") && said.contains("fails the same way"), "{said}");
         // The agent port speaks TLS, and asks for a certificate.
         let port = pair.server().agent_address().to_string();
-        let more = [&identity[..], &["--tls", "--count=2", &port]].concat();
+        let more = [&identity[..], &["--tls", "--count=7", &port]].concat();
         let (code, said) = compare(words(&place, &place, &more)).await?;
         ensure!(code == 0 && said.contains("chain of "), "{code}: {said}");
         if front == Front::Tls {
