@@ -1,6 +1,6 @@
 //! Random load for a given time: exchanges of all kinds, stalled readers and endpoints, broken connections, canceled dials, an
-//! agent and lanes that are killed repeatedly. Except around a kill nothing may fail, and at the end all resources must be
-//! released.
+//! agent and lanes that are killed repeatedly, each agent with new certificates for all programs. Except around a kill nothing may
+//! fail, and at the end all resources must be released.
 
 use std::fmt::{self, Display};
 use std::sync::Arc;
@@ -25,8 +25,14 @@ use crate::wait::{DEADLINE, until};
 /// The payload that an endpoint sends to readers.
 const DOWNLOAD: Payload = Payload::new(7, 1 << 20);
 
-/// Number of phases. An allocator keeps some released memory, but a leak grows from phase to phase.
+/// The least number of phases. An allocator keeps some released memory, but a leak grows from phase to phase.
 pub const PHASES: u32 = 4;
+
+/// Length of a phase of long runs, which have more phases.
+const PHASE: Duration = Duration::from_secs(300);
+
+/// A process leaks if its memory at rest grows by more than this in an hour, with 95 % confidence. KiB.
+const LEAK_KIB: f64 = 1024.0;
 
 /// Allowed growth of resident memory in the last phase in KiB, in addition to an eighth of the maximum of the first half.
 const SPARE_KIB: u64 = 6 << 10;
@@ -34,7 +40,7 @@ const SPARE_KIB: u64 = 6 << 10;
 /// The amount and duration of the load.
 #[derive(Clone, Copy, Debug)]
 pub struct Soak {
-    /// Duration of the load, divided into [`PHASES`] with a rest after each.
+    /// Duration of the load, divided into phases of at most 5 minutes, at least [`PHASES`], with a rest after each.
     pub time: Duration,
     /// Concurrent clients.
     pub clients: u64,
@@ -63,11 +69,13 @@ pub struct Figures {
     pub failures: Vec<String>,
     /// Memory, descriptors and threads while idle, after each phase, of the servers and of an agent that was not killed.
     pub rest: Vec<Vec<Usage>>,
+    /// Hours since the start at each of these rests.
+    pub hours: Vec<f64>,
 }
 
 impl Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Figures { whole, broken, excused, kills, cuts, failures, rest } = self;
+        let Figures { whole, broken, excused, kills, cuts, failures, rest, hours } = self;
         write!(
             f,
             "{whole} exchanges whole, {broken} broken off, {excused} failed around {kills} kills of an agent and {cuts} of a lane, "
@@ -83,6 +91,9 @@ impl Display for Figures {
                 row(|usage| usage.descriptors.to_string())
             )?;
             write!(f, " {} threads;", row(|usage| usage.threads.to_string()))?;
+            if let Some(slope) = Slope::of(hours, &usages) {
+                write!(f, " memory {slope};")?;
+            }
         }
         f.write_str(" gauges at zero")
     }
@@ -99,10 +110,56 @@ impl Figures {
             let most =
                 usages.iter().take(usages.len() / 2).map(|usage| usage.rss_kib).max().unwrap_or_default();
             ensure!(last.rss_kib < most + most / 8 + SPARE_KIB, "memory grew: {self}");
+            let leaks = Slope::of(&self.hours, &usages).is_some_and(Slope::is_leak);
+            ensure!(!leaks, "memory leaks: {self}");
             // Up to two threads read files now and then, and stay for some seconds.
             ensure!(last.threads <= first.threads + 2, "threads are left: {self}");
         }
         Ok(())
+    }
+}
+
+/// The growth of a process's memory at rest: the least squares line through the second half of a run.
+#[derive(Clone, Copy, Debug)]
+struct Slope {
+    /// KiB in an hour.
+    growth: f64,
+    /// Half of the 95 % confidence interval.
+    margin: f64,
+}
+
+impl Slope {
+    /// `None` with fewer than six rests in the second half: too few to tell a leak from an allocator's steps.
+    fn of(hours: &[f64], usages: &[Usage]) -> Option<Self> {
+        let all: Vec<(f64, f64)> =
+            hours.iter().copied().zip(usages.iter().map(|usage| usage.rss_kib as f64)).collect();
+        let points = all.get(all.len() / 2..).filter(|points| points.len() >= 6)?;
+        let count = points.len() as f64;
+        let (x, y) =
+            points.iter().fold((0.0, 0.0), |(x, y), point| (x + point.0 / count, y + point.1 / count));
+        let spread: f64 = points.iter().map(|point| (point.0 - x).powi(2)).sum();
+        let growth = points.iter().map(|point| (point.0 - x) * (point.1 - y)).sum::<f64>() / spread;
+        let squares: f64 = points.iter().map(|point| (point.1 - y - growth * (point.0 - x)).powi(2)).sum();
+        // Student's t for 4 degrees of freedom, the least number; more of them make it smaller.
+        let margin = 2.78 * (squares / (count - 2.0) / spread).sqrt();
+        Some(Self { growth, margin })
+    }
+
+    /// Whether even the lower end of the interval is a leak.
+    fn is_leak(self) -> bool {
+        self.growth - self.margin > LEAK_KIB
+    }
+}
+
+impl Display for Slope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verdict = match self {
+            slope if slope.is_leak() => "a leak",
+            // A leak of that size would not have been seen.
+            slope if slope.growth + slope.margin > LEAK_KIB => "no leak shown, and none excluded",
+            _ => "no leak",
+        };
+        write!(f, "{:+.0} KiB/h +- {:.0} (95 %): {verdict}", self.growth, self.margin)
     }
 }
 
@@ -143,14 +200,16 @@ pub async fn soak(plan: Soak) -> Result<Figures> {
         figures: Mutex::default(),
         disturbed: Mutex::new(Instant::now()),
     });
-    let mut rest: Vec<Vec<Usage>> = Vec::new();
-    for phase in 0..PHASES {
-        let part = Soak { time: plan.time / PHASES, seed: plan.seed + u64::from(phase), ..plan };
+    let (mut rest, mut hours, began): (Vec<Vec<Usage>>, _, _) = (Vec::new(), Vec::new(), Instant::now());
+    let phases = u32::try_from(plan.time.as_secs() / PHASE.as_secs())?.max(PHASES);
+    for phase in 0..phases {
+        let part = Soak { time: plan.time / phases, seed: plan.seed + u64::from(phase), ..plan };
         load(&mut pair, &world, part).await?;
         rest.push(at_rest(&pair, &world, rest.first()).await?);
+        hours.push(began.elapsed().as_secs_f64() / 3600.0);
     }
     let mut figures = std::mem::take(&mut *world.figures.lock());
-    figures.rest = rest;
+    (figures.rest, figures.hours) = (rest, hours);
     Ok(figures)
 }
 
@@ -186,6 +245,7 @@ async fn load(pair: &mut Pair, world: &Arc<World>, plan: Soak) -> Result<()> {
 async fn kill_an_agent(pair: &mut Pair, world: &World) -> Result<()> {
     *world.disturbed.lock() = Instant::now() + DEADLINE * 10;
     world.figures.lock().kills += 1;
+    pair.pki.rotate()?;
     pair.agents.last_mut().context("an agent")?.process.restart()?;
     pair.wait_connected().await?;
     *world.disturbed.lock() = Instant::now();
@@ -278,4 +338,30 @@ async fn at_rest(pair: &Pair, world: &World, before: Option<&Vec<Usage>>) -> Res
         rest.then_some(held)
     });
     rested.await.with_context(|| format!("busy still: {:?}", busy.lock()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A run of 2 hours in phases of 5 minutes whose memory is this function of the hour, in KiB.
+    fn slope(memory: impl Fn(usize, f64) -> f64) -> String {
+        let hours: Vec<f64> = (1..=24).map(|phase| f64::from(phase) / 12.0).collect();
+        let usage =
+            |(at, hour): (usize, &f64)| Usage { rss_kib: memory(at, *hour) as u64, ..Usage::default() };
+        let usages: Vec<Usage> = hours.iter().enumerate().map(usage).collect();
+        Slope::of(&hours, &usages).map_or_else(String::new, |slope| slope.to_string())
+    }
+
+    #[test]
+    fn slope_tells_leaks_from_noise() {
+        let noise = |at: usize| [0.0, 300.0, 100.0, 200.0][at % 4];
+        assert!(slope(|at, _| 20_000.0 + noise(at)).ends_with(": no leak"));
+        assert!(slope(|at, hour| 20_000.0 + 5_000.0 * hour + noise(at)).ends_with(": a leak"));
+        let steps = slope(|at, _| 20_000.0 + 10.0 * noise(at));
+        assert!(steps.ends_with("none excluded"), "{steps}");
+        // The first half is warm-up.
+        assert!(slope(|_, hour| 20_000.0 - 9_000.0 * (1.0 - hour).max(0.0)).ends_with(": no leak"));
+        assert!(Slope::of(&[0.1, 0.2], &[Usage::default(); 2]).is_none());
+    }
 }

@@ -2,6 +2,7 @@
 //! `UPSTREAM` names a folder with upstream's `server` and `agent`: `hack/nightly parity` builds the newest ones.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -9,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use e2e::adversarial::PacketStream;
 use e2e::endpoints::{Endpoint, Refusing};
 use e2e::exchange::works;
-use e2e::frontend::{Mode, Tunnel};
+use e2e::frontend::{Mode, Place, Tunnel};
 use e2e::metrics::Scrape;
 use e2e::pair::{Front, Pair, Setup};
 use e2e::payload::Payload;
@@ -191,5 +192,29 @@ async fn every_metric_of_upstream_exists_with_its_labels() -> Result<()> {
         }
     }
     ensure!(lacking.is_empty(), "these metrics differ from upstream's:\n{}", lacking.join("\n"));
+    Ok(())
+}
+
+/// The canary of a migration: a Go pair is the old side, ours the new one.
+#[tokio::test]
+async fn compare_finds_both_pairs_the_same() -> Result<()> {
+    for (mode, protocol) in [(Mode::Grpc, "grpc"), (Mode::HttpConnect, "http-connect")] {
+        let setup = Setup::new(mode, Front::Unix);
+        let go =
+            setup.clone().programs(upstream(Program::Server)?, upstream(Program::Agent)?).start().await?;
+        let ours = setup.start().await?;
+        let (page, refusing) = (Endpoint::page().await?, Refusing::new()?);
+        let side = |flag: &str, pair: &Pair| match &pair.frontend().place {
+            Place::Unix(path) => Ok(format!("--{flag}=uds:{},{protocol}", path.display())),
+            Place::Tls(_) => anyhow::bail!("a Unix socket"),
+        };
+        let words =
+            [side("old", &go)?, side("new", &ours)?, "--http".to_owned(), page.target(), refusing.target()];
+        let mut command = Command::new(Program::Server.path()?);
+        command.arg0("konnectivity-check").arg("compare").args(words);
+        let output = tokio::task::spawn_blocking(move || command.output()).await??;
+        let said = String::from_utf8(output.stdout)?;
+        ensure!(output.status.success() && said.contains("safe to switch: 2 of 2"), "{protocol}: {said}");
+    }
     Ok(())
 }

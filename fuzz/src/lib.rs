@@ -5,9 +5,11 @@
 //! random bytes, on any toolchain. Inputs that once revealed a fault stay in the corpus.
 
 mod authority;
+mod certificate;
 mod connect;
 mod durations;
 mod grpc;
+mod host_port;
 mod http2;
 mod input;
 mod no_proxy;
@@ -16,8 +18,10 @@ mod tunnel_core;
 
 pub use self::grpc::grpc;
 pub use authority::authority;
+pub use certificate::certificate;
 pub use connect::connect;
 pub use durations::durations;
+pub use host_port::host_port_target as host_port;
 pub use no_proxy::no_proxy;
 pub use packets::packets;
 pub use tunnel_core::tunnel_core;
@@ -26,11 +30,13 @@ pub use tunnel_core::tunnel_core;
 pub type Target = fn(&[u8]);
 
 /// All targets, by the names of their folders in `fuzz/corpus` and of their programs in `fuzz/libfuzzer`.
-pub const TARGETS: [(&str, Target); 7] = [
+pub const TARGETS: [(&str, Target); 9] = [
     ("authority", authority),
+    ("certificate", certificate),
     ("connect", connect),
     ("durations", durations),
     ("grpc", grpc),
+    ("host_port", host_port),
     ("no_proxy", no_proxy),
     ("packets", packets),
     ("tunnel_core", tunnel_core),

@@ -3,10 +3,13 @@
 //!
 //! It connects only to kube-apiserver, only reads, and needs two rights in one namespace: list pods, and get pods/proxy.
 //!
+//! `konnectivity-check compare` ([`compare`]) dials the same targets through two servers, and says whether they do the same.
+//!
 //! It has no program of its own: proxy-server and proxy-agent run it when they are started under its name ([`is_called`]), so
 //! that an image contains TLS and HTTP only once. In the same way they run [`sleep`], for hooks in images without a shell.
 
 pub mod check;
+pub mod compare;
 pub mod flags;
 mod run;
 pub mod scrape;
@@ -31,11 +34,14 @@ fn is_named(program: Option<&OsStr>, name: &str) -> bool {
 
 /// Runs the program that the first word of the command line names.
 pub fn main(line: impl Iterator<Item = OsString>) -> ExitCode {
-    let mut line = line.peekable();
-    if is_named(line.peek().map(OsString::as_os_str), sleep::NAME) {
-        return sleep::main(line.skip(1));
+    let line: Vec<OsString> = line.collect();
+    if is_named(line.first().map(OsString::as_os_str), sleep::NAME) {
+        return sleep::main(line.into_iter().skip(1));
     }
-    run::main(line)
+    if line.get(1).is_some_and(|word| word == compare::COMMAND) {
+        return compare::main(line.into_iter().skip(1));
+    }
+    run::main(line.into_iter())
 }
 
 #[cfg(test)]

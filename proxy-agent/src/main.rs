@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use proxy_agent::{args, boot::Agent};
 use serve::http::OpsRuntime;
 use serve::logs::{self, Logs, Records};
-use serve::metrics::{Registry, Tasks};
+use serve::metrics::{Registry, Tasks, count_panics};
 use serve::signals::Signals;
 
 /// Takes 5 to 38 % less CPU than the system's allocator for large, short-lived buffers (measured).
@@ -58,6 +58,7 @@ fn start(config: args::Config) -> anyhow::Result<()> {
     let signals = Signals::install(ops.handle(), &logs.last_words())?;
     let runtime = driver::data_runtime(driver::Turns::Long)?;
     Tasks::register(&mut registry, proxy_agent::metrics::PREFIX, runtime.handle());
+    count_panics(&mut registry, proxy_agent::metrics::PREFIX);
     let served: anyhow::Result<()> = runtime.block_on(async {
         Agent::build(config, registry, records.clone(), logs.level(), &ops)?.run(&signals).await;
         Ok(())

@@ -7,7 +7,7 @@
 mod admin;
 pub mod probe;
 mod status;
-mod table;
+pub mod table;
 mod top;
 mod verbosity;
 

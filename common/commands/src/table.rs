@@ -9,16 +9,18 @@ use time::format_description::well_known::Rfc3339;
 
 /// A table with a head; every row has as many cells.
 #[derive(Debug)]
-pub(crate) struct Table {
+pub struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    pub(crate) fn new(head: &[&str]) -> Self {
+    /// A table without rows.
+    pub fn new(head: &[&str]) -> Self {
         Self { rows: vec![head.iter().map(|cell| (*cell).to_owned()).collect()] }
     }
 
-    pub(crate) fn row<const N: usize>(&mut self, cells: [&dyn Display; N]) {
+    /// Adds a row.
+    pub fn row<const N: usize>(&mut self, cells: [&dyn Display; N]) {
         self.rows.push(cells.into_iter().map(|cell| shown(&cell.to_string())).collect());
     }
 
@@ -77,7 +79,7 @@ pub(crate) fn bytes(count: u64) -> String {
 }
 
 /// A time in milliseconds with one decimal.
-pub(crate) fn millis(seconds: f64) -> String {
+pub fn millis(seconds: f64) -> String {
     format!("{:.1} ms", seconds * 1000.0)
 }
 

@@ -116,6 +116,16 @@ pub trait Group: Sized {
     fn checked(given: &Given) -> Result<Self, FlagError>;
 }
 
+impl<A: Group, B: Group> Group for (A, B) {
+    fn flags() -> Vec<Flag> {
+        A::flags().into_iter().chain(B::flags()).collect()
+    }
+
+    fn checked(given: &Given) -> Result<Self, FlagError> {
+        Ok((given.group()?, given.group()?))
+    }
+}
+
 /// `name` with dashes instead of underscores; `N` is its length.
 pub const fn dashed<const N: usize>(name: &str) -> [u8; N] {
     let mut dashed = [b'-'; N];

@@ -138,6 +138,34 @@ mod tests {
         }
     }
 
+    /// docs/compatibility.md: a peer of a later version may name more, give a name a value, or add to a value.
+    #[test]
+    fn capabilities_of_later_versions_take_nothing_away() {
+        let ours = Capabilities::supported(true).with_lanes(Some(4));
+        for (offer, understood) in [
+            ("warp, pings, half-close, credits=131072, zstd=3", "pings, half-close, credits=131072"),
+            ("pings=2, half-close;v=2, credits=131072;max=9, lanes=1.5", ""),
+            ("pings=2, pings, credits2=1, credits=131072", "pings, credits=131072"),
+            (",,pings,,\t=,a=b=c", "pings"),
+        ] {
+            assert_eq!(
+                read(offer),
+                if understood.is_empty() { Capabilities::default() } else { read(understood) }
+            );
+            let answer = ours.and(read(offer)).header();
+            let answer = answer.as_ref().map_or("", |answer| answer.to_str().unwrap());
+            assert!(
+                !["warp", "zstd", "2=", ";"].iter().any(|part| answer.contains(part)),
+                "{offer}: {answer}"
+            );
+        }
+        // Two lines of the header, one of them not ASCII.
+        let mut metadata = HeaderMap::new();
+        metadata.append(CAPABILITIES, HeaderValue::from_bytes(b"pings, \xc3\xa9").unwrap());
+        metadata.append(CAPABILITIES, HeaderValue::from_static("half-close"));
+        assert_eq!(Capabilities::read(&metadata), read("half-close"));
+    }
+
     #[test]
     fn lanes_need_both_ends() {
         let (agent, server) = (

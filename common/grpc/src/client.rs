@@ -8,10 +8,12 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bytes::Bytes;
 use h2::RecvStream;
 use h2::client::Connection;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, TE, USER_AGENT};
 use http::{Method, Request, Response, StatusCode, Uri, Version};
+use mux::Packet;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinHandle;
@@ -95,9 +97,29 @@ where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let request = request(settings, authority, path, metadata)?;
-    timeout_at(deadline, open(io, settings, request)).await.unwrap_or_else(|_| {
-        Err(WireError::new(Code::DeadlineExceeded, "the server did not answer the stream in time"))
-    })
+    timeout_at(deadline, open(io, settings, request, None)).await.unwrap_or_else(|_| Err(late()))
+}
+
+/// The same for the client of a frontend, which sends its first packet with the request: Go's server answers a Proxy stream no
+/// sooner than with its first packet.
+///
+/// The errors are those of [`connect`].
+pub async fn connect_and_send<IO>(
+    io: IO,
+    settings: &ClientSettings,
+    (authority, path): (&str, &str),
+    first: Packet<Bytes>,
+    deadline: Instant,
+) -> Result<Connected, WireError>
+where
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let request = request(settings, authority, path, HeaderMap::new())?;
+    timeout_at(deadline, open(io, settings, request, Some(first))).await.unwrap_or_else(|_| Err(late()))
+}
+
+fn late() -> WireError {
+    WireError::new(Code::DeadlineExceeded, "the server did not answer the stream in time")
 }
 
 fn request(
@@ -120,7 +142,12 @@ fn request(
     Ok(request)
 }
 
-async fn open<IO>(io: IO, settings: &ClientSettings, request: Request<()>) -> Result<Connected, WireError>
+async fn open<IO>(
+    io: IO,
+    settings: &ClientSettings,
+    request: Request<()>,
+    first: Option<Packet<Bytes>>,
+) -> Result<Connected, WireError>
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -136,7 +163,8 @@ where
     let goaway = GoAway { requests: Arc::downgrade(&requests), seen: going_away.clone() };
     let task = tokio::spawn(drive(connection, flusher, pinger, Arc::clone(&linger), goaway, window));
     let connection = ConnectionHandle { task, keepalive: Arc::clone(&keepalive), going_away };
-    let (send, response) = send_request(&requests, request).await.map_err(|e| WireError::at_client(&e))?;
+    let (send, response) =
+        send_request(&requests, request, first).await.map_err(|e| WireError::at_client(&e))?;
     let (head, recv) = response.into_parts();
     let directions = opens_stream(&head)?.then_some((send, recv));
     let encoded = status::is_encoded(&head.headers);
@@ -149,9 +177,13 @@ where
 async fn send_request(
     requests: &Requests,
     request: Request<()>,
+    first: Option<Packet<Bytes>>,
 ) -> Result<(h2::SendStream<OutFrame>, Response<RecvStream>), h2::Error> {
     poll_fn(|cx| requests.lock().poll_ready(cx)).await?;
-    let (response, send) = requests.lock().send_request(request, false)?;
+    let (response, mut send) = requests.lock().send_request(request, false)?;
+    if let Some(packet) = first {
+        send.send_data(OutFrame::new(packet), false)?;
+    }
     Ok((send, response.await?))
 }
 

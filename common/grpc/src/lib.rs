@@ -36,7 +36,7 @@ use mux::Packet;
 
 pub use admission::{Admission, Unadmitted};
 pub use buffered::{Buffering, BusyTurns};
-pub use client::{Connected, ConnectionHandle, connect};
+pub use client::{Connected, ConnectionHandle, connect, connect_and_send};
 pub use deframe::MESSAGE_LIMIT;
 pub use frame::OutFrame;
 pub use keepalive::{Keepalive, KeepaliveFlags, KeepaliveHandle, PeerKernel, UNRESPONSIVE_AFTER};

@@ -224,9 +224,13 @@ async fn server_without_lanes_gets_one_stream() -> Result<()> {
 async fn agent_without_lanes_is_offered_none() -> Result<()> {
     let pair = Setup::grpc().agents(0).start().await?;
     let port = pair.server().agent_port();
-    for (offer, answer) in
-        [(None, None), (Some("pings"), Some("pings")), (Some("pings, lanes=5"), Some("pings, lanes=4"))]
-    {
+    for (offer, answer) in [
+        (None, None),
+        (Some("pings"), Some("pings")),
+        (Some("pings, lanes=5"), Some("pings, lanes=4")),
+        // An agent of a later version.
+        (Some("warp, pings, zstd=3, lanes=5"), Some("pings, lanes=4")),
+    ] {
         let meta = AgentMeta::new("an-agent", "");
         let meta = offer.map_or(meta.clone(), |offer| meta.with("konnectivity-capabilities", offer));
         let mut agent = AdversarialAgent::connect(port, &pair.pki, &meta).await?;

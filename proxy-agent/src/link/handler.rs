@@ -203,6 +203,8 @@ impl<R: Resolve> LinkHandler<Agent> for AgentLinkHandler<R> {
         (protocol, address): (String, String),
         trace: Option<TraceContext>,
     ) {
+        // Only in debug builds: tests see what a panic ends.
+        debug_assert_ne!(address, "panic-agent.invalid:1", "injected by a test");
         let id = conns.link().dial_id(key).map_or(0, |id| id.0);
         tracing::debug!(
             serverID = %Peer(&self.server.id), agentID = %self.server.agent_id, dialID = id,

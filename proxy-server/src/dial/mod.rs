@@ -35,6 +35,9 @@ pub const DEFAULT_DIAL_TIMEOUT: Duration = Duration::from_secs(25);
 /// Every agent answers a dial within this time, Go's too: they give up an endpoint after 5 s.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(6);
 
+/// Only in debug builds: a dial of this target panics, so that tests see what a panic ends.
+const PANICS: &str = "panic-server.invalid:1";
+
 /// The metrics of dials.
 #[derive(Debug, Clone)]
 pub struct DialMetrics {
@@ -146,6 +149,7 @@ impl Dialer {
     /// # Errors
     /// The one reason why there is no connection.
     pub async fn dial(&self, target: &Target, stages: &mut DialStages) -> Result<Dialed, DialFailure> {
+        debug_assert_ne!(target.address, PANICS, "injected by a test");
         let started = Instant::now();
         stages.span = self.tracer.span("dial", Kind::Server, None);
         stages.span.set("server.address", &target.address);

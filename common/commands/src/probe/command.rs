@@ -1,7 +1,6 @@
 //! The command: its flags, the way to the frontend, the report and the exit status.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 
 use bytes::Bytes;
 use flags::Exit;
@@ -10,7 +9,7 @@ use net::host_port::host_port;
 use status::{Probe, Stage, Status};
 use tokio::time::Instant;
 
-use super::place::{Identity, Place, frontend};
+use super::place::{IdentityFlags, Place, frontend};
 use super::{Then, stage_of, stages};
 use crate::admin::{Admin, escaped};
 use crate::table::{Table, millis, shown};
@@ -42,14 +41,6 @@ flags::flags! {
             /// Frontend as [PROTOCOL+]unix:PATH or [PROTOCOL+]tcp:HOST:PORT, where PROTOCOL is grpc (the default) or
             /// http-connect. Empty: one of the running server, a Unix socket if it has one.
             frontend: Option<Place> = "" => frontend,
-            /// Client certificate for a frontend on a port, PEM.
-            client_cert: PathBuf = "",
-            /// Key of the client certificate, PEM.
-            client_key: PathBuf = "",
-            /// Certificate authorities of the frontend on a port, PEM.
-            ca_cert: PathBuf = "",
-            /// Name in the frontend's certificate. Empty: the host that is connected to.
-            server_name: String = "",
         }
         "After the dial" {
             /// Send a TLS ClientHello, and wait for the first byte of the answer.
@@ -71,18 +62,10 @@ impl ProbeFlags {
             (false, false) => Ok(Then::Close),
         }
     }
-
-    /// The files of TLS, if they are given.
-    fn identity(&self) -> Option<Identity> {
-        let files = [&self.client_cert, &self.client_key, &self.ca_cert];
-        let [cert, key, ca] = files.map(Clone::clone);
-        let given = files.iter().all(|file| !file.as_os_str().is_empty());
-        given.then(|| Identity { cert, key, ca, name: self.server_name.clone() })
-    }
 }
 
 pub(crate) async fn run(line: Vec<OsString>) -> Result<Exit, Exit> {
-    let (flags, admin, words): (ProbeFlags, _, _) =
+    let ((flags, identity), admin, words): ((ProbeFlags, IdentityFlags), _, _) =
         read((Program::Server, "probe", ABOUT), (" HOST:PORT", 1), line)?;
     let target = words.into_iter().next().unwrap_or_default();
     if host_port(&target).is_none() {
@@ -90,7 +73,7 @@ pub(crate) async fn run(line: Vec<OsString>) -> Result<Exit, Exit> {
     }
     let (admin, then) = (Admin::new(Program::Server, admin), flags.then()?);
     let stages = match (flags.agent.as_str(), &flags.frontend) {
-        ("", _) => by_frontend(&flags, &admin, &target, then).await?,
+        ("", _) => by_frontend((&flags, &identity), &admin, &target, then).await?,
         (_, Some(_)) => {
             return Err(not_asked(
                 "--agent cannot be used with --frontend: the server itself dials through the agent",
@@ -110,7 +93,7 @@ pub(crate) async fn run(line: Vec<OsString>) -> Result<Exit, Exit> {
 
 /// The way of kube-apiserver, and what the server tells about it.
 async fn by_frontend(
-    flags: &ProbeFlags,
+    (flags, identity): (&ProbeFlags, &IdentityFlags),
     admin: &Admin,
     target: &str,
     then: Then,
@@ -121,7 +104,7 @@ async fn by_frontend(
             .ok_or_else(|| not_asked("the server has no bound frontend: `status` shows its listeners"))?,
     };
     let began = Instant::now();
-    let connected = place.connect(flags.identity().as_ref()).await;
+    let connected = place.connect(identity).await;
     let outcome = connected.as_ref().map(|_| place.to_string()).map_err(|error| format!("{place}: {error}"));
     let mut all = vec![stage_of("frontend", began, outcome)];
     let Ok(io) = connected else { return Ok(all) };

@@ -12,11 +12,11 @@ use std::time::Duration;
 pub use status::Stage;
 use tokio::time::{Instant, timeout};
 
-pub use self::tunnel::{Io, Protocol};
-use self::tunnel::{Refused, Tunnel};
+pub use self::place::{IdentityFlags, Place, place};
+pub use self::tunnel::{Io, Protocol, Refused, Tunnel};
 
 /// The time limit of a stage: longer than the server's own deadline of a dial.
-const LIMIT: Duration = Duration::from_secs(40);
+pub const LIMIT: Duration = Duration::from_secs(40);
 
 /// What follows the dial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

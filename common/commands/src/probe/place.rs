@@ -13,26 +13,33 @@ use super::{Io, Protocol};
 
 /// A frontend.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
+pub struct Place {
     pub(super) protocol: Protocol,
-    pub(super) address: Address,
+    address: Address,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Address {
+enum Address {
     /// The path of a Unix socket, or `@NAME`.
     Unix(String),
     Tcp(String, u16),
 }
 
-/// The client's certificate, its key, and the authorities of the frontend's certificate.
-#[derive(Debug)]
-pub(super) struct Identity {
-    pub(super) cert: PathBuf,
-    pub(super) key: PathBuf,
-    pub(super) ca: PathBuf,
-    /// The name in the frontend's certificate; empty: the host that is connected to.
-    pub(super) name: String,
+flags::flags! {
+    /// The client's certificate, its key, and the authorities of the frontend's certificate.
+    #[derive(Debug)]
+    pub struct IdentityFlags {
+        "TLS to a frontend on a port" {
+            /// Client certificate, PEM.
+            client_cert: PathBuf = "",
+            /// Key of the client certificate, PEM.
+            client_key: PathBuf = "",
+            /// Certificate authorities of the frontend, PEM.
+            ca_cert: PathBuf = "",
+            /// Name in the frontend's certificate. Empty: the host that is connected to.
+            server_name: String = "",
+        }
+    }
 }
 
 /// Parses `[PROTOCOL+]unix:PATH` or `[PROTOCOL+]tcp:HOST:PORT`; `None` if it is empty.
@@ -45,7 +52,8 @@ pub(super) fn frontend(flag: &'static str, text: String) -> Result<Option<Place>
     place.map(Some).ok_or_else(|| FlagError::value(flag, text, want))
 }
 
-fn place(text: &str) -> Option<Place> {
+/// Parses `[PROTOCOL+]unix:PATH` or `[PROTOCOL+]tcp:HOST:PORT`, where PROTOCOL is `grpc` (the default) or `http-connect`.
+pub fn place(text: &str) -> Option<Place> {
     let (kind, address) = text.split_once(':')?;
     let (protocol, transport) = kind.split_once('+').unwrap_or(("grpc", kind));
     let address = match transport {
@@ -82,8 +90,16 @@ impl Place {
         Some(Self { protocol, address })
     }
 
+    /// The protocol that it speaks.
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
     /// Connects, with TLS to a port.
-    pub(super) async fn connect(&self, identity: Option<&Identity>) -> Result<Box<dyn Io>, String> {
+    ///
+    /// # Errors
+    /// The cause, without the place.
+    pub async fn connect(&self, identity: &IdentityFlags) -> Result<Box<dyn Io>, String> {
         let failed = |error: &dyn std::fmt::Display| error.to_string();
         match &self.address {
             Address::Unix(path) => {
@@ -92,12 +108,15 @@ impl Place {
                 Ok(Box::new(UnixStream::connect(path).await.map_err(|error| failed(&error))?))
             }
             Address::Tcp(host, port) => {
-                let identity = identity
-                    .ok_or("it needs a client certificate: give --client-cert, --client-key and --ca-cert")?;
-                let name = if identity.name.is_empty() { host } else { &identity.name };
+                let IdentityFlags { client_cert, client_key, ca_cert, server_name } = identity;
+                if [client_cert, client_key, ca_cert].iter().any(|file| file.as_os_str().is_empty()) {
+                    let why = "it needs a client certificate: give --client-cert, --client-key and --ca-cert";
+                    return Err(why.to_owned());
+                }
+                let name = if server_name.is_empty() { host } else { server_name };
                 let options = ClientTlsOptions {
-                    ca: CaSource::File(identity.ca.clone()),
-                    identity: Some((identity.cert.clone(), identity.key.clone())),
+                    ca: CaSource::File(ca_cert.clone()),
+                    identity: Some((client_cert.clone(), client_key.clone())),
                     server_names: vec![name.clone()],
                     alpn_extras: match self.protocol {
                         Protocol::Grpc => Vec::new(),

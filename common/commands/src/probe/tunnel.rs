@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use grpc::{ClientSettings, Connected, Incoming, Wire, connect};
-use http::HeaderMap;
+use grpc::{ClientSettings, Connected, Incoming, Wire, connect_and_send};
 use mux::{ConnectId, DialId, Packet};
 use net::host_port::host_port;
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
@@ -38,9 +37,11 @@ pub enum Protocol {
 
 /// A dial that failed, and the stage that this belongs to.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Refused {
-    pub(super) stage: &'static str,
-    pub(super) text: String,
+pub struct Refused {
+    /// `frontend`, `selection`, `agent` or `connect`.
+    pub stage: &'static str,
+    /// The peer's text.
+    pub text: String,
 }
 
 impl Refused {
@@ -50,7 +51,7 @@ impl Refused {
         Self { stage: "frontend", text: text.to_string() }
     }
 
-    pub(super) fn agent(text: String) -> Self {
+    pub(crate) fn agent(text: String) -> Self {
         Self { stage: "agent", text }
     }
 
@@ -71,14 +72,19 @@ impl Refused {
 }
 
 /// An open connection through the tunnel.
-pub(super) enum Tunnel {
+pub enum Tunnel {
+    /// A Proxy stream, and the connection on it.
     Grpc(Box<Connected>, ConnectId),
     /// The socket, and bytes that came with the answer.
     HttpConnect(Box<dyn Io>, Bytes),
 }
 
 impl Tunnel {
-    pub(super) async fn dial(io: Box<dyn Io>, protocol: Protocol, target: &str) -> Result<Self, Refused> {
+    /// Dials over a connection to a frontend.
+    ///
+    /// # Errors
+    /// The stage that failed, and its text.
+    pub async fn dial(io: Box<dyn Io>, protocol: Protocol, target: &str) -> Result<Self, Refused> {
         match protocol {
             Protocol::Grpc => dial_grpc(io, target).await,
             Protocol::HttpConnect => dial_connect(io, target).await,
@@ -93,7 +99,11 @@ impl Tunnel {
         }
     }
 
-    async fn send(&mut self, bytes: Vec<u8>) -> Result<(), String> {
+    /// Sends bytes to the endpoint.
+    ///
+    /// # Errors
+    /// The connection is lost.
+    pub async fn send(&mut self, bytes: Vec<u8>) -> Result<(), String> {
         match self {
             Tunnel::Grpc(connected, id) => {
                 let data = Packet::Data { id: *id, payload: bytes.into() };
@@ -106,8 +116,11 @@ impl Tunnel {
         }
     }
 
-    /// The next bytes; empty at the end.
-    async fn receive(&mut self) -> Result<Bytes, String> {
+    /// The endpoint's next bytes; empty at the end.
+    ///
+    /// # Errors
+    /// The connection is lost.
+    pub async fn receive(&mut self) -> Result<Bytes, String> {
         match self {
             Tunnel::Grpc(connected, _) => loop {
                 match next(connected).await? {
@@ -148,7 +161,8 @@ impl Tunnel {
         }
     }
 
-    pub(super) async fn close(self) {
+    /// Closes the connection, and waits up to 1 s for the answer.
+    pub async fn close(self) {
         if let Tunnel::Grpc(mut connected, id) = self {
             let closed = async {
                 connected.stream.send(Packet::CloseReq { id }).ok()?;
@@ -176,14 +190,11 @@ async fn next(connected: &mut Connected) -> Result<Option<Packet<Bytes>>, String
 
 async fn dial_grpc(io: Box<dyn Io>, target: &str) -> Result<Tunnel, Refused> {
     let settings = ClientSettings::for_agents();
-    let (path, deadline) = ("/ProxyService/Proxy", Instant::now() + LIMIT);
-    let connected = connect(io, &settings, "localhost", path, HeaderMap::new(), deadline).await;
-    let mut connected = connected.map_err(Refused::frontend)?;
+    let (stream, deadline) = (("localhost", "/ProxyService/Proxy"), Instant::now() + LIMIT);
     let (protocol, address) = ("tcp".to_owned(), target.to_owned());
-    connected
-        .stream
-        .send(Packet::DialReq { random: DIAL, protocol, address, trace: None })
-        .map_err(Refused::frontend)?;
+    let dial = Packet::DialReq { random: DIAL, protocol, address, trace: None };
+    let connected = connect_and_send(io, &settings, stream, dial, deadline).await;
+    let mut connected = connected.map_err(Refused::frontend)?;
     loop {
         match next(&mut connected).await.map_err(Refused::frontend)? {
             Some(Packet::DialRsp { outcome: Ok(id), .. }) => {

@@ -1,0 +1,207 @@
+//! One dial through one frontend, and the endpoint's answer.
+
+use std::fmt::Display;
+use std::io::{ErrorKind, Read, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+use commands::probe::{IdentityFlags, LIMIT, Place, Refused, Tunnel};
+use net::host_port::host_port;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio::time::{Instant, timeout};
+
+use super::verdict::Failure;
+
+/// The time limit of an answer.
+const ANSWER_LIMIT: Duration = Duration::from_secs(15);
+/// The most bytes of an answer that are compared.
+const MOST: usize = 1 << 20;
+
+/// What the endpoint is asked after the dial.
+#[derive(Debug)]
+pub(super) struct Ask {
+    /// For its certificates.
+    pub(super) tls: bool,
+    /// For the page of this path.
+    pub(super) get: Option<String>,
+}
+
+/// What an endpoint answered; equal if nothing differs that should be the same each time.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Answer {
+    /// Its certificate chain, DER.
+    pub(super) chain: Vec<CertificateDer<'static>>,
+    /// The first line of HTTP.
+    pub(super) status: String,
+    /// The first [`MOST`] bytes of the body. Headers are left out: they contain the time.
+    pub(super) body: Vec<u8>,
+}
+
+/// Connects to the frontend, dials and asks. Returns the seconds until the dial was answered, and the answer.
+pub(super) async fn dial(
+    place: &Place,
+    identity: &IdentityFlags,
+    target: &str,
+    ask: &Ask,
+) -> Result<(f64, Answer), Failure> {
+    let began = Instant::now();
+    let dialed = async {
+        let io = place.connect(identity).await.map_err(|text| Refused { stage: "frontend", text })?;
+        Tunnel::dial(io, place.protocol(), target).await
+    };
+    let dialed = timeout(LIMIT, dialed).await;
+    let mut tunnel = dialed.map_err(|_| Failure::new("frontend", "it timed out"))??;
+    let seconds = began.elapsed().as_secs_f64();
+    let answer = timeout(ANSWER_LIMIT, answer(&mut tunnel, target, ask)).await;
+    tunnel.close().await;
+    let late = |_| Failure::new("answer", "it timed out");
+    Ok((seconds, answer.map_err(late)?.map_err(|text| Failure::new("answer", &text))?))
+}
+
+async fn answer(tunnel: &mut Tunnel, target: &str, ask: &Ask) -> Result<Answer, String> {
+    let mut answer = Answer::default();
+    let mut tls = match ask.tls {
+        true => Some(handshake(tunnel, target).await?),
+        false => None,
+    };
+    if let Some(tls) = &tls {
+        answer.chain =
+            tls.peer_certificates().unwrap_or_default().iter().map(|der| der.clone().into_owned()).collect();
+    }
+    let Some(path) = &ask.get else { return Ok(answer) };
+    // HTTP/1.0: an answer in one piece, and its end is the connection's.
+    let request = format!("GET {path} HTTP/1.0\r\nHost: {target}\r\nConnection: close\r\n\r\n").into_bytes();
+    let bytes = match &mut tls {
+        Some(tls) => {
+            tls.writer().write_all(&request).map_err(text)?;
+            send(tunnel, tls).await?;
+            read_within(tunnel, tls).await?
+        }
+        None => {
+            tunnel.send(request).await?;
+            read(tunnel).await?
+        }
+    };
+    let end = bytes.windows(4).position(|window| window == b"\r\n\r\n");
+    let end = end.filter(|_| bytes.starts_with(b"HTTP/")).ok_or("the endpoint's answer is not HTTP")?;
+    answer.body = bytes.get(end + 4..).unwrap_or_default().to_vec();
+    answer.status = String::from_utf8_lossy(&bytes).lines().next().unwrap_or_default().to_owned();
+    Ok(answer)
+}
+
+/// The endpoint's bytes up to its end.
+async fn read(tunnel: &mut Tunnel) -> Result<Vec<u8>, String> {
+    let mut all = Vec::new();
+    while all.len() < MOST {
+        match tunnel.receive().await? {
+            bytes if bytes.is_empty() => break,
+            bytes => all.extend_from_slice(&bytes),
+        }
+    }
+    all.truncate(MOST);
+    Ok(all)
+}
+
+/// The same within TLS.
+async fn read_within(tunnel: &mut Tunnel, tls: &mut ClientConnection) -> Result<Vec<u8>, String> {
+    let (mut all, mut chunk) = (Vec::new(), vec![0; 16 * 1024]);
+    while all.len() < MOST {
+        match tls.reader().read(&mut chunk) {
+            Ok(0) => break,
+            Ok(count) => all.extend_from_slice(chunk.get(..count).unwrap_or_default()),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                if !receive(tunnel, tls).await? {
+                    break;
+                }
+            }
+            Err(error) => return Err(text(error)),
+        }
+    }
+    all.truncate(MOST);
+    Ok(all)
+}
+
+/// A TLS session with the endpoint. Its certificate is compared, not verified: nothing secret is sent.
+async fn handshake(tunnel: &mut Tunnel, target: &str) -> Result<ClientConnection, String> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(Arc::clone(&provider));
+    let config = config.with_safe_default_protocol_versions().map_err(text)?.dangerous();
+    let config = config.with_custom_certificate_verifier(Arc::new(Anyone(provider))).with_no_client_auth();
+    let host = host_port(target).map_or(target, |(host, _)| host);
+    let name = ServerName::try_from(host.to_owned()).map_err(text)?;
+    let mut tls = ClientConnection::new(Arc::new(config), name).map_err(text)?;
+    loop {
+        send(tunnel, &mut tls).await?;
+        if !tls.is_handshaking() {
+            return Ok(tls);
+        }
+        if !receive(tunnel, &mut tls).await? {
+            return Err("the endpoint closed the connection within the TLS handshake".to_owned());
+        }
+    }
+}
+
+async fn send(tunnel: &mut Tunnel, tls: &mut ClientConnection) -> Result<(), String> {
+    let mut bytes = Vec::new();
+    while tls.wants_write() {
+        tls.write_tls(&mut bytes).map_err(text)?;
+    }
+    if bytes.is_empty() { Ok(()) } else { tunnel.send(bytes).await }
+}
+
+/// Whether there was more.
+async fn receive(tunnel: &mut Tunnel, tls: &mut ClientConnection) -> Result<bool, String> {
+    let bytes = tunnel.receive().await?;
+    let mut rest = &bytes[..];
+    while !rest.is_empty() {
+        tls.read_tls(&mut rest).map_err(text)?;
+        tls.process_new_packets().map_err(text)?;
+    }
+    Ok(!bytes.is_empty())
+}
+
+fn text(error: impl Display) -> String {
+    error.to_string()
+}
+
+/// Accepts every certificate.
+#[derive(Debug)]
+struct Anyone(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anyone {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
