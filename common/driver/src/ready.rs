@@ -42,9 +42,10 @@ impl ConnWaker {
         self.key
     }
 
-    /// Clears the mark. Call this before polling the sockets.
+    /// Clears the mark. Call this before polling the sockets. A swap, so that the polls see what was written before a wake-up
+    /// that found the mark.
     pub(crate) fn clear_listed(&self) {
-        self.listed.store(false, Ordering::Release);
+        self.listed.swap(false, Ordering::AcqRel);
     }
 }
 

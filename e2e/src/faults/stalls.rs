@@ -110,7 +110,7 @@ pub(super) fn slow_endpoint(context: &Context) -> Result<Times> {
         ensure!(sending.try_join_next().is_none(), "an upload ended over 8 kbit/s");
         let grown = (pair.server().process.usage()?.rss_mib() + pair.agent().process.usage()?.rss_mib())
             .saturating_sub(resident);
-        let most = (UPLOADS as u64 * HELD >> 20) + SPARE_MIB;
+        let most = ((UPLOADS as u64 * HELD) >> 20) + SPARE_MIB;
         ensure!(grown <= most, "the programs grew by {grown} MiB, not {most}");
         network.router.exec(&["tc", "qdisc", "del", "dev", "port1", "root"])?;
         let healed = Instant::now();
@@ -193,7 +193,7 @@ pub(super) fn ten_thousand_stalled(context: &Context) -> Result<Times> {
         until("a dial beside them", DEADLINE, || async { works(pair.frontend(), &echo.target()).await.ok() })
             .await?;
         let recovered = within("a dial succeeded", began, Duration::from_secs(10))?;
-        let most = LIMIT_MIB + LIMIT_MIB / 4 + (COUNT as u64 * EACH_KIB >> 10) + SPARE_MIB;
+        let most = LIMIT_MIB + LIMIT_MIB / 4 + ((COUNT as u64 * EACH_KIB) >> 10) + SPARE_MIB;
         let resident = [pair.server().process.usage()?.rss_mib(), pair.agent().process.usage()?.rss_mib()];
         ensure!(resident.iter().all(|mib| *mib <= most), "{resident:?} MiB resident, not {most}");
         drop((stalled, shared));

@@ -223,6 +223,9 @@ struct Prober {
     _task: JoinSet<()>,
 }
 
+/// The 99th percentile and the longest time of dials, the number of failed ones, and of all.
+type Storm = ([Duration; 2], usize, usize);
+
 impl Prober {
     fn start(frontend: Frontend) -> Self {
         let dials = Arc::<Mutex<Vec<_>>>::default();
@@ -246,7 +249,7 @@ impl Prober {
     }
 
     /// The moment of the first success; then percentiles, failures and number of the dials that began after it.
-    fn result(&self) -> Result<(Instant, ([Duration; 2], usize, usize))> {
+    fn result(&self) -> Result<(Instant, Storm)> {
         let dials = self.dials.lock();
         let succeeded = dials.iter().filter(|(.., succeeded)| *succeeded);
         let first = succeeded.map(|(began, took, _)| *began + *took).min().context("no dial succeeded")?;

@@ -102,7 +102,8 @@ pub fn table(rows: &[Row]) -> String {
 
 /// Bulk transfers and pings beside them as SVG, with a group of bars for each cell.
 pub fn chart(rows: &[Row]) -> String {
-    const DRAWN: [(&str, fn(&Figures) -> f64); 2] =
+    type Figure = fn(&Figures) -> f64;
+    const DRAWN: [(&str, Figure); 2] =
         [("Mbit/s", |figures| figures.megabits), ("ping p99, ms", |figures| figures.ping_p99)];
     let mut groups = Vec::new();
     for cell in rows.chunk_by(|one, two| one.cell == two.cell) {

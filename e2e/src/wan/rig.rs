@@ -60,7 +60,7 @@ impl Subject {
     pub(super) async fn start(&self, area: &WideArea) -> Result<Rig> {
         let Self::Pair { server, agent, mode, agent_flags, .. } = self else {
             let folder = tempfile::tempdir()?;
-            return Ok(Rig::Tls { pki: Pki::create(folder.path())?, _folder: folder });
+            return Ok(Rig::Tls { pki: Box::new(Pki::create(folder.path())?), _folder: folder });
         };
         let setup = agent_flags.iter().fold(Setup::new(*mode, Front::Unix), Setup::agent_arg);
         let setup = setup
@@ -88,7 +88,7 @@ pub(super) enum Rig {
     /// Dropped in this order: the agent ends before the server.
     Pair(Box<(Agent, Pair)>),
     Tls {
-        pki: Pki,
+        pki: Box<Pki>,
         _folder: TempDir,
     },
 }

@@ -169,7 +169,7 @@ async fn repeated_refusals_of_an_expired_certificate_are_one_entry() -> Result<(
 #[tokio::test]
 async fn name_that_the_servers_certificate_lacks_is_named_with_those_it_has() -> Result<()> {
     let pair = server(&["--agent-bind-address=0.0.0.0".to_owned()]).await?;
-    let agent_says = both("not valid for name 127.0.0.2, only for localhost, 127.0.0.1, ");
+    let agent_says = both("not valid for name 127.0.0.2, only for localhost, servers.test, 127.0.0.1, ");
     let server_says = both("the agent does not accept --cluster-cert");
     check(pair, &["--proxy-server-host=127.0.0.2"], server_says, agent_says).await
 }

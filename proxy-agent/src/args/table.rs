@@ -84,9 +84,9 @@ flags::flags! {
             lanes: usize = "2" => lanes,
             /// Number of packets queued for a connection. Above 0.
             xfr_channel_size: usize = "150" [go = (35, "ChannelSize set to %d.")]
-                [no_effect = "what may be queued is limited in bytes, not in packets"] => above_zero,
+                [no_effect = "queues are limited in bytes, not in packets"] => above_zero,
             warn_on_channel_limit: bool = "false"
-                [go = (29, "WarnOnChannelLimit set to %t.")] [no_effect = "there is no channel to be full"],
+                [go = (29, "WarnOnChannelLimit set to %t.")] [no_effect = "there is no such channel"],
         }
         "Endpoints" {
             /// Let servers reach link-local addresses (169.254.0.0/16, fe80::/10) and cloud metadata services (such as
@@ -115,7 +115,7 @@ flags::flags! {
             health_server_port: u16 = "8093" [go = (8, "HealthServerPort set to %d.")] => port,
             /// Address for --health-server-port. Empty: all interfaces.
             health_server_host: BindHost = "" [go = (7, "HealthServerHost set to %s")] => bind_host,
-            /// Number of connected servers for /readyz to succeed. Above 0. (The Go proxy-agent has no such flag.)
+            /// Number of servers that must be connected for /readyz to succeed. Above 0. (The Go proxy-agent has no such flag.)
             min_ready_servers: usize = "1" => above_zero,
             /// After the first SIGTERM or SIGINT: exit once no connection is left, or after this time. 0: drain until
             /// the second signal, as in Go. (The Go proxy-agent has no such flag.)

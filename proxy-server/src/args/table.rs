@@ -46,7 +46,7 @@ flags::flags! {
             frontend: Repeated = "",
             /// Protocol of kube-apiserver: grpc or http-connect.
             mode: Protocol = "grpc" [go = (7, "Mode set to %q.")] => one_of(&MODES, "it must be grpc or http-connect"),
-            /// Path of the Unix socket to listen on without TLS; @NAME is an abstract socket. Empty: listen on
+            /// Path of the Unix socket on which to listen without TLS; @NAME is an abstract socket. Empty: listen on
             /// --server-port with TLS.
             uds_name: PathBuf = "" [go = (8, "UDSName set to %q.")],
             /// Delete an existing file at --uds-name before listening.
@@ -61,8 +61,8 @@ flags::flags! {
             server_key: PathBuf = "" [go = (2, "ServerKey set to %q.")],
             /// CA certificates for kube-apiserver's client certificate, PEM. Required without --uds-name.
             server_ca_cert: PathBuf = "" [go = (3, "ServerCACert set to %q.")],
-            /// Common names and alternative names of certificates that are admitted as kube-apiserver. Empty: all
-            /// certificates signed by --server-ca-cert. (Not a flag of the Go proxy-server.)
+            /// Common names and alternative names of client certificates that the frontends admit. Empty: all certificates
+            /// signed by --server-ca-cert. (Not a flag of the Go proxy-server.)
             frontend_allowed_names: Vec<String> = "",
             /// Idle time before a ping to a gRPC frontend. At least 1s; 0: 2h.
             frontend_keepalive_time: Duration = "1h0m0s" [go = (19, "Frontend keepalive time set to %v.")] => keepalive,
@@ -87,9 +87,9 @@ flags::flags! {
             cluster_ca_cert: Option<PathBuf> = "" [go = (6, "ClusterCACert set to %q.")] => existing_file,
             /// Idle time before a ping to an agent. At least 1s; 0: 2h. Above 10s: 10s.
             keepalive_time: Duration = "1h0m0s" [go = (18, "Keepalive time set to %v.")] => keepalive,
-            /// How long a ping to an agent may be unanswered that answers on another connection: then this one is half-open
-            /// and ends. At least 1s; 0: 20s. See --unresponsive-timeout for an agent that answers on none. (Not a
-            /// flag of the Go programs.)
+            /// If an agent answers pings on another connection, time after which a connection with an unanswered ping ends,
+            /// because it is half-open. At least 1s; 0: 20s. For an agent that answers on no connection see
+            /// --unresponsive-timeout. (Not a flag of the Go programs.)
             keepalive_timeout: Duration = "20s" => keepalive_timeout,
             /// Time for which the server keeps the connections of an agent that answers no pings while its host
             /// acknowledges data. At least 10s. (Not a flag of the Go programs.)
@@ -136,7 +136,7 @@ flags::flags! {
             /// Common names and alternative names of client certificates that the agent port admits. Empty: all
             /// certificates signed by --cluster-ca-cert. (Not a flag of the Go proxy-server.)
             agent_allowed_names: Vec<String> = "",
-            /// Names of agents that may announce default-route and cidr with --agent-identity-binding=enforce: names in
+            /// Names of agents that may announce default-route and cidr if --agent-identity-binding is enforce: names in
             /// their certificate, or the user or node of their token. (Not a flag of the Go proxy-server.)
             default_route_allowed_names: Vec<String> = "",
         }
@@ -160,8 +160,8 @@ flags::flags! {
             /// Strategies to choose an agent, comma-separated, tried in order: default (any agent), destHost (the agent
             /// that announced the target's host), defaultRoute (an agent with default-route=true).
             proxy_strategies: Vec<Strategy> = "default" [go = (31, "ProxyStrategies set to %q.")] => strategies,
-            /// Choice among suitable agents: least-loaded (of two random agents the one with the shorter expected dial time) or
-            /// random (as in Go 0.36). (Not a flag of the Go proxy-server.)
+            /// Choice among the agents that a strategy finds: least-loaded (of two random agents, the one with the shorter
+            /// expected dial time) or random (as in Go 0.36). (Not a flag of the Go proxy-server.)
             agent_selection: Selection = "least-loaded" => one_of(&SELECTIONS, "it must be least-loaded or random"),
             /// Zone whose agents the strategies default and defaultRoute prefer: those with the identifier zone=NAME. Empty: no
             /// zone. (Not a flag of the Go proxy-server.)
@@ -174,8 +174,8 @@ flags::flags! {
                 => optional_duration,
             /// Number of packets queued for each stream. Above 0.
             xfr_channel_size: usize = "10" [go = (37, "XfrChannelSize set to %d.")]
-                [no_effect = "what may be queued is limited in bytes, not in packets"] => above_zero,
-            /// Packets queued for each HTTP CONNECT client. At least 0. (A flag of Go proxy-servers after v0.36.)
+                [no_effect = "queues are limited in bytes, not in packets"] => above_zero,
+            /// Number of packets queued for each HTTP CONNECT client. At least 0. (A flag of Go proxy-servers after v0.36.)
             frontend_write_channel_size: i64 = "10"
                 [no_effect = "queues are limited in bytes, not in packets"] => not_negative,
             warn_on_channel_limit: bool = "true"
@@ -200,8 +200,8 @@ flags::flags! {
             admin_port: u16 = "8095" [go = (14, "Admin port set to %d.")] => port,
             /// Address for --admin-port. Empty: all interfaces.
             admin_bind_address: BindHost = "127.0.0.1" [go = (15, "Admin bind address set to %q.")] => bind_host,
-            /// Let the command `probe` dial any address through an agent that it names. Every process on this machine can
-            /// then connect where agents can. (Not a flag of the Go programs.)
+            /// Let `probe --agent=ID` dial any address through this agent. Every process on this machine can then connect to
+            /// everything that agents can reach. (Not a flag of the Go programs.)
             allow_probe_dials: bool = "false",
         }
     }
