@@ -39,7 +39,8 @@ impl LiveStreams {
         let StreamName { process, number } = self.name;
         let numbers = [process, number].into_iter().chain(self.others.iter().copied());
         let numbers: Vec<String> = numbers.map(|number| number.to_string()).collect();
-        let value = HeaderValue::try_from(numbers.join(" ")).ok()?;
+        let mut value = HeaderValue::try_from(numbers.join(" ")).ok()?;
+        value.set_sensitive(true);
         (self.others.len() < MOST_STREAMS).then_some(value)
     }
 

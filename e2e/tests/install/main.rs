@@ -40,7 +40,7 @@ fn main() -> ExitCode {
             .case("kube-apiserver takes all objects, strictly validated", dry_run::every_case(&cluster))
             .await;
         report.case("pods pass the restricted Pod Security Standard", dry_run::restricted(&cluster)).await;
-        report.case("an installed release carries", tunnel::carries(tools, &mut cluster)).await;
+        report.case("an installed release carries", Box::pin(tunnel::carries(tools, &mut cluster))).await;
         Ok(())
     })
 }

@@ -319,18 +319,14 @@ impl AgentService {
         tokio::time::sleep(SHARED_ID_AFTER).await;
         let Some(address) = handle.address else { return };
         let Some(other) = rival_address(&self.backends.rivals(link), &handle) else { return };
+        let Some(suppressed) = self.gate.refusals.due("shared id", address) else { return };
         let text = format!("agent id {} is also used by an agent at {other}", Peer(&agent_id));
-        self.metrics.journal.refused(
-            Port::Agent.listener(),
-            address,
-            &format!("{text} (both serve; give each its own --agent-id)"),
+        let text = format!("{text} (both serve; give each its own --agent-id)");
+        self.metrics.journal.refused(Port::Agent.listener(), address, &text);
+        tracing::warn!(
+            agentID = %Peer(&agent_id), %address, %other, suppressed,
+            "two agents use one agent id: give each its own --agent-id"
         );
-        if let Some(suppressed) = self.gate.refusals.due("shared id", address) {
-            tracing::warn!(
-                agentID = %Peer(&agent_id), %address, %other, suppressed,
-                "two agents use one agent id: give each its own --agent-id"
-            );
-        }
     }
 
     /// Runs the driver in this task; at shutdown, or when the agent's token is refused, ends the stream in order.

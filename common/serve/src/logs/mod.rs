@@ -188,12 +188,25 @@ pub fn fatal(message: &str) {
 /// Ends the process for its command line: help, version, or an error, which is a line of JSON if the command line asks for such
 /// lines.
 pub fn leave(exit: Exit, argv: impl Iterator<Item = OsString>) -> ExitCode {
-    let words = ["--log-format=json", "--log_format=json"].map(OsString::from);
-    if exit.code == 0 || argv.filter(|word| words.contains(word)).count() == 0 {
+    if exit.code == 0 || !asks_for_json(argv) {
         return exit.leave();
     }
     write_fatal(Format::Json, exit.stderr.trim_end());
     ExitCode::from(exit.code)
+}
+
+/// Whether the last `--log-format` of a command line, which may have errors, is `json`.
+fn asks_for_json(argv: impl Iterator<Item = OsString>) -> bool {
+    let mut words = argv.map(|word| word.to_string_lossy().replace("--log_format", "--log-format"));
+    let mut json = false;
+    while let Some(word) = words.next() {
+        match word.strip_prefix("--log-format") {
+            Some("") => json = words.next().is_some_and(|value| value == "json"),
+            Some(value) => json = value == "=json",
+            None => {}
+        }
+    }
+    json
 }
 
 fn write_fatal(format: Format, message: &str) {

@@ -42,7 +42,6 @@ pub use tasks::Tasks;
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
 
 /// Registers a metric, and returns a clone that shares its values.
-/// Registers the metric and returns it.
 pub fn registered<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
     registry.register(name, help, metric.clone());
     metric
