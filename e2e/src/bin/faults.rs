@@ -3,7 +3,6 @@
 #![allow(clippy::print_stdout, reason = "a program whose product is what it prints")]
 
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
@@ -11,6 +10,7 @@ use e2e::faults::{Column, Context, Length, ROWS, Row, markdown};
 use e2e::figures::replace_generated;
 use e2e::process::raise_descriptor_limit;
 use e2e::scenarios::end_on_signals;
+use tokio::time::Instant;
 
 fn command() -> Command {
     let path = |name: &'static str, help: &'static str| {

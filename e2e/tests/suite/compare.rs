@@ -105,10 +105,10 @@ fn impostor(folder: &std::path::Path, page: &'static str, delay: Duration) -> Re
         while let Ok((mut socket, _)) = listener.accept().await {
             tokio::spawn(async move {
                 let mut buffer = vec![0; 4096];
-                socket.read(&mut buffer).await?;
+                let _head = socket.read(&mut buffer).await?;
                 tokio::time::sleep(delay).await;
                 socket.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await?;
-                socket.read(&mut buffer).await?;
+                let _head = socket.read(&mut buffer).await?;
                 socket.write_all(format!("HTTP/1.1 200 OK\r\n\r\n{page}").as_bytes()).await
             });
         }

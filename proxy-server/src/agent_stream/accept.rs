@@ -572,7 +572,7 @@ mod tests {
         let (go, native) = (at(Some("10.0.0.1"), false), at(Some("10.0.0.1"), true));
         let mut rivals = vec![at(Some("10.0.0.1"), false), at(None, false)];
         assert_eq!(rival_address(&rivals, &go), None, "the duplicate connection of a Go agent");
-        assert_eq!(rival_address(&[native.clone()], &native), native.address);
+        assert_eq!(rival_address(std::slice::from_ref(&native), &native), native.address);
         rivals.push(at(Some("10.0.0.2"), false));
         assert_eq!(rival_address(&rivals, &go), Some("10.0.0.2".parse().unwrap()));
     }
