@@ -5,6 +5,7 @@
 mod dead;
 
 use std::future::Future;
+use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,11 +13,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use parking_lot::Mutex;
+use rustls::ServerConfig;
 use socket2::SockRef;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
+use tokio_rustls::TlsAcceptor;
 
 pub use self::dead::{FullQueue, Refusing};
 use crate::netns::Namespace;
@@ -146,12 +149,8 @@ impl Endpoint {
     /// Serves one plain page over HTTP/1.1, one request for each connection.
     pub async fn page() -> Result<Self> {
         Self::serve(|mut stream, _| async move {
-            let mut request = Vec::new();
-            while !request.ends_with(b"\r\n\r\n") {
-                match stream.read_u8().await {
-                    Ok(byte) if request.len() < 16 * 1024 => request.push(byte),
-                    _ => return,
-                }
+            if read_request(&mut stream).await.is_none() {
+                return;
             }
             let answer = format!(
                 "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{PAGE}",
@@ -159,6 +158,30 @@ impl Endpoint {
             );
             let _ = stream.write_all(answer.as_bytes()).await;
             let _ = stream.shutdown().await;
+        })
+        .await
+    }
+
+    /// Serves a page of `length` bytes over TLS and HTTP/1.0, and sends `behind` after its close_notify, all in one write.
+    pub async fn tls_page(config: Arc<ServerConfig>, length: usize, behind: &'static [u8]) -> Result<Self> {
+        Self::serve(move |stream, _| {
+            let acceptor = TlsAcceptor::from(config.clone());
+            async move {
+                let Ok(mut stream) = acceptor.accept(stream).await else { return };
+                if read_request(&mut stream).await.is_none() {
+                    return;
+                }
+                let (mut socket, mut tls) = stream.into_inner();
+                tls.set_buffer_limit(None);
+                let answer = format!("HTTP/1.0 200 OK\r\n\r\n{}", "x".repeat(length));
+                let _ = tls.writer().write_all(answer.as_bytes());
+                tls.send_close_notify();
+                let mut bytes = Vec::new();
+                while tls.wants_write() && tls.write_tls(&mut bytes).is_ok() {}
+                bytes.extend_from_slice(behind);
+                let _ = socket.write_all(&bytes).await;
+                let _ = socket.shutdown().await;
+            }
         })
         .await
     }
@@ -258,6 +281,18 @@ impl Drop for Endpoint {
     fn drop(&mut self) {
         self.accepting.abort();
     }
+}
+
+/// Reads the head of one HTTP request; `None` if it does not end within 16 KiB.
+async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> Option<()> {
+    let mut request = Vec::new();
+    while !request.ends_with(b"\r\n\r\n") {
+        match stream.read_u8().await {
+            Ok(byte) if request.len() < 16 * 1024 => request.push(byte),
+            _ => return None,
+        }
+    }
+    Some(())
 }
 
 /// Sends all of `payload`, then a FIN.

@@ -1,7 +1,8 @@
 //! `konnectivity-check compare`: two frontends, the same targets.
 
+use std::future::ready;
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -9,6 +10,7 @@ use e2e::endpoints::{Endpoint, PAGE, Refusing};
 use e2e::frontend::Place;
 use e2e::pair::{FRONTS, Front, Pair, Setup};
 use e2e::program::Program;
+use e2e::wait::{DEADLINE, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixListener;
 
@@ -17,7 +19,14 @@ async fn compare(words: Vec<String>) -> Result<(i32, String)> {
     let path = Program::Agent.path()?;
     let mut command = Command::new(path);
     command.arg0("/konnectivity-check").arg("compare").args(words);
-    let output = tokio::task::spawn_blocking(move || command.output()).await??;
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let ended =
+        until("the end of the comparison", 2 * DEADLINE, || ready(child.try_wait().ok().flatten())).await;
+    if ended.is_err() {
+        child.kill()?;
+    }
+    let output = child.wait_with_output()?;
+    ended?;
     let said = String::from_utf8(output.stdout)? + &String::from_utf8(output.stderr)?;
     Ok((output.status.code().context("killed")?, said))
 }
@@ -69,6 +78,23 @@ async fn a_pair_is_the_same_as_itself_by_every_frontend() -> Result<()> {
             ensure!(
                 code == 1 && said.contains("frontend failed") && said.contains("NOT SAFE"),
                 "{code}: {said}"
+            );
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn long_answers_within_tls_and_bytes_behind_close_notify_are_compared() -> Result<()> {
+    for pair in [Setup::grpc().start().await?, Setup::http_connect().start().await?] {
+        for (length, behind) in [(64 << 10, &b""[..]), (300_000, b""), (100, b"behind"), (100_000, b"behind")]
+        {
+            let page = Endpoint::tls_page(pair.pki.agent_server()?, length, behind).await?;
+            let more = ["--tls", "--http", "--count=3", &page.target()];
+            let (code, said) = compare(words(&frontend(&pair), &frontend(&pair), &more)).await?;
+            ensure!(
+                code == 0 && said.contains(&format!("HTTP/1.0 200 OK, {length} bytes")),
+                "{length}: {code}: {said}"
             );
         }
     }

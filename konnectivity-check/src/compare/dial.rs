@@ -1,7 +1,7 @@
 //! One dial through one frontend, and the endpoint's answer.
 
 use std::fmt::Display;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -63,8 +63,9 @@ pub(super) async fn dial(
 
 async fn answer(tunnel: &mut Tunnel, target: &str, ask: &Ask) -> Result<Answer, String> {
     let mut answer = Answer::default();
+    let mut plain = Vec::new();
     let mut tls = match ask.tls {
-        true => Some(handshake(tunnel, target).await?),
+        true => Some(handshake(tunnel, target, &mut plain).await?),
         false => None,
     };
     if let Some(tls) = &tls {
@@ -78,7 +79,9 @@ async fn answer(tunnel: &mut Tunnel, target: &str, ask: &Ask) -> Result<Answer, 
         Some(tls) => {
             tls.writer().write_all(&request).map_err(text)?;
             send(tunnel, tls).await?;
-            read_within(tunnel, tls).await?
+            while plain.len() < MOST && receive(tunnel, tls, &mut plain).await? {}
+            plain.truncate(MOST);
+            plain
         }
         None => {
             tunnel.send(request).await?;
@@ -105,27 +108,13 @@ async fn read(tunnel: &mut Tunnel) -> Result<Vec<u8>, String> {
     Ok(all)
 }
 
-/// The same within TLS.
-async fn read_within(tunnel: &mut Tunnel, tls: &mut ClientConnection) -> Result<Vec<u8>, String> {
-    let (mut all, mut chunk) = (Vec::new(), vec![0; 16 * 1024]);
-    while all.len() < MOST {
-        match tls.reader().read(&mut chunk) {
-            Ok(0) => break,
-            Ok(count) => all.extend_from_slice(chunk.get(..count).unwrap_or_default()),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                if !receive(tunnel, tls).await? {
-                    break;
-                }
-            }
-            Err(error) => return Err(text(error)),
-        }
-    }
-    all.truncate(MOST);
-    Ok(all)
-}
-
 /// A TLS session with the endpoint. Its certificate is compared, not verified: nothing secret is sent.
-async fn handshake(tunnel: &mut Tunnel, target: &str) -> Result<ClientConnection, String> {
+/// The endpoint may send plaintext with its last message of the handshake.
+async fn handshake(
+    tunnel: &mut Tunnel,
+    target: &str,
+    plain: &mut Vec<u8>,
+) -> Result<ClientConnection, String> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let config = ClientConfig::builder_with_provider(Arc::clone(&provider));
     let config = config.with_safe_default_protocol_versions().map_err(text)?.dangerous();
@@ -138,7 +127,7 @@ async fn handshake(tunnel: &mut Tunnel, target: &str) -> Result<ClientConnection
         if !tls.is_handshaking() {
             return Ok(tls);
         }
-        if !receive(tunnel, &mut tls).await? {
+        if !receive(tunnel, &mut tls, plain).await? {
             return Err("the endpoint closed the connection within the TLS handshake".to_owned());
         }
     }
@@ -152,13 +141,25 @@ async fn send(tunnel: &mut Tunnel, tls: &mut ClientConnection) -> Result<(), Str
     if bytes.is_empty() { Ok(()) } else { tunnel.send(bytes).await }
 }
 
-/// Whether there was more.
-async fn receive(tunnel: &mut Tunnel, tls: &mut ClientConnection) -> Result<bool, String> {
+/// Appends the next plaintext, up to [`MOST`] bytes and one TLS record. Returns whether more may follow.
+async fn receive(
+    tunnel: &mut Tunnel,
+    tls: &mut ClientConnection,
+    plain: &mut Vec<u8>,
+) -> Result<bool, String> {
+    if tls.process_new_packets().map_err(text)?.peer_has_closed() {
+        return Ok(false);
+    }
     let bytes = tunnel.receive().await?;
     let mut rest = &bytes[..];
-    while !rest.is_empty() {
-        tls.read_tls(&mut rest).map_err(text)?;
-        tls.process_new_packets().map_err(text)?;
+    while !rest.is_empty() && plain.len() < MOST {
+        // After close_notify rustls takes no more bytes.
+        if tls.read_tls(&mut rest).map_err(text)? == 0 {
+            break;
+        }
+        // rustls fails if it has to keep more than 16 KiB of plaintext.
+        let count = tls.process_new_packets().map_err(text)?.plaintext_bytes_to_read();
+        tls.reader().take(count as u64).read_to_end(plain).map_err(text)?;
     }
     Ok(!bytes.is_empty())
 }
