@@ -10,6 +10,9 @@
 //! server without a tunnel for that time. A successor may start at any moment: it takes over the socket's path
 //! ([`UnixSocket`](net::listen::UnixSocket) yields it), and this server keeps its connections. The server has drained
 //! when no connection is left and none has arrived for [`IDLE_TIME`].
+//!
+//! If a listener's task or the ejection of agents ends before the first signal, which only a panic can cause, [`Server::run`]
+//! fails, so that the supervisor restarts the process: it would be ready and serve nobody.
 
 mod frontend;
 mod kubernetes;
@@ -34,6 +37,7 @@ use serve::statusz::Facts;
 use serve::traces::{TraceSettings, Tracer};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
@@ -83,7 +87,9 @@ pub struct Server {
     lifetimes: Lifetimes,
     readiness: Arc<Readiness>,
     ports: Vec<ServerHandle>,
-    /// Watches of files, and the ejection of agents; dropping them ends them.
+    /// The ejection of agents.
+    sweeps: AbortOnDropHandle<()>,
+    /// Watches of files, and the status's history; dropping them ends them.
     background: Vec<AbortOnDropHandle<()>>,
     leases: Option<LeaseController>,
     /// The runtime of the TLS handshakes.
@@ -118,6 +124,7 @@ impl Server {
             metrics.routes.clone(),
         );
         let sweeps = ops.handle().spawn(keep_sweeping(backends.clone(), metrics.outliers.clone()));
+        let sweeps = AbortOnDropHandle::new(sweeps);
         let bounds = Bounds::new(config.flow.connection_memory_limit, config.flow.memory_limit);
         metrics.queued_bytes_limit.set(bounds.memory.limit() as i64);
         let dialer = Dialer::new(
@@ -184,7 +191,7 @@ impl Server {
         let of_agents = watch(vec![tls], AGENTS);
         let watches = of_agents.into_iter().chain(of_frontends).chain(of_kubeconfig).chain(count_watch);
         let history = AbortOnDropHandle::new(ops.handle().spawn(metrics.journal.clone().keep_history()));
-        let background = watches.chain([AbortOnDropHandle::new(sweeps), history]).collect();
+        let background = watches.chain([history]).collect();
         let frontends = frontends.into_iter().map(Frontend::bind_once).collect::<Result<_>>()?;
         let has_api = kubernetes.is_some();
         let lease = config.kube.enable_lease_controller.then(|| kubernetes::lease_settings(&config));
@@ -193,22 +200,40 @@ impl Server {
         let ports = serve_ports(&config, registry, (status, service), (&readiness, server_count), ops);
         let leases = kubernetes.and_then(|client| kubernetes::leases(&config, &client, &metrics, ops));
         let handshakes = handshakes.clone();
-        Ok(Server { config, agents, frontends, lifetimes, readiness, ports, background, leases, handshakes })
+        Ok(Server {
+            config,
+            agents,
+            frontends,
+            lifetimes,
+            readiness,
+            ports,
+            sweeps,
+            background,
+            leases,
+            handshakes,
+        })
     }
 
     /// Serves until the first signal and then drains.
-    pub async fn run(self, signals: &Signals) {
+    ///
+    /// # Errors
+    /// A task that the server needs has ended before the first signal.
+    pub async fn run(mut self, signals: &Signals) -> Result<()> {
         let (close_frontends, close_agents) = (CancellationToken::new(), CancellationToken::new());
         tracing::info!("Starting frontend server for client connections.");
         tracing::info!("Starting agent server for tunnel connections.");
-        let agents = tokio::spawn(self.agents.serve(self.handshakes, close_agents.clone()));
-        let frontends = TaskTracker::new();
+        let mut agents = tokio::spawn(self.agents.serve(self.handshakes, close_agents.clone()));
+        let mut frontends = JoinSet::new();
         for frontend in self.frontends {
             frontends.spawn(frontend.serve(close_frontends.clone()));
         }
-        frontends.close();
         tracing::info!(server_id = self.config.replica.server_id, "Proxy server is running");
-        signals.first().await;
+        tokio::select! {
+            () = signals.first() => {}
+            task = ended_early(&mut agents, &mut frontends, &mut self.sweeps) => {
+                anyhow::bail!("the task of {task} has ended, exiting for a restart");
+            }
+        }
 
         self.readiness.leaves();
         self.lifetimes.draining.cancel();
@@ -237,17 +262,31 @@ impl Server {
         close_agents.cancel();
         self.lifetimes.end_streams.cancel();
         let ended = async {
-            frontends.wait().await;
+            while frontends.join_next().await.is_some() {}
             let _ = agents.await;
         };
         let _ = tokio::time::timeout(STREAMS_END_WITHIN, ended).await;
-        drop(self.background);
+        drop((self.sweeps, self.background));
         // `stop` has its own time limit.
         let _ = lease.await;
         for port in self.ports {
             port.stop(Duration::from_millis(500)).await;
         }
         tracing::info!("Proxy server has stopped");
+        Ok(())
+    }
+}
+
+/// Resolves with the name of the first task that ends.
+async fn ended_early(
+    agents: &mut JoinHandle<()>,
+    frontends: &mut JoinSet<()>,
+    sweeps: &mut AbortOnDropHandle<()>,
+) -> &'static str {
+    tokio::select! {
+        _ = agents => "the agent listener",
+        Some(_) = frontends.join_next() => "a frontend listener",
+        _ = sweeps => "the ejection of agents",
     }
 }
 
@@ -368,6 +407,21 @@ mod tests {
     use tokio::time::{Instant, sleep};
 
     use super::*;
+
+    #[tokio::test]
+    async fn panic_of_a_listener_or_of_the_ejection_is_noticed() {
+        let names = ["the agent listener", "a frontend listener", "the ejection of agents"];
+        for (index, name) in names.into_iter().enumerate() {
+            let task = |at| async move {
+                assert_ne!(at, index, "injected");
+                std::future::pending().await
+            };
+            let (mut agents, mut frontends) = (tokio::spawn(task(0)), JoinSet::new());
+            frontends.spawn(task(1));
+            let mut sweeps = AbortOnDropHandle::new(tokio::spawn(task(2)));
+            assert_eq!(ended_early(&mut agents, &mut frontends, &mut sweeps).await, name);
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_server_is_drained_once_nothing_arrives_any_more() {

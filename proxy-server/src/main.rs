@@ -70,8 +70,7 @@ fn start(config: args::Config) -> anyhow::Result<()> {
     let served: anyhow::Result<()> = runtime.block_on(async {
         Server::build(config, registry, records.clone(), logs.level(), &ops, handshakes.handle())?
             .run(&signals)
-            .await;
-        Ok(())
+            .await
     });
     handshakes.shutdown_background();
     runtime.shutdown_background();

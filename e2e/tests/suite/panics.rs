@@ -1,4 +1,7 @@
-//! A panic ends its connection or its agent stream, is counted, and never ends the process. Debug builds panic for certain targets.
+//! A panic ends its connection or its agent stream, and is counted. The server ends if a task that it needs panics. Debug builds
+//! panic for certain targets and agent ids.
+
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use e2e::endpoints::Endpoint;
@@ -39,5 +42,17 @@ async fn a_panic_of_an_agents_stream_ends_only_that_stream() -> Result<()> {
         let place = pair.agent().process.forgive_panic().context("the panic's message")?;
         ensure!(place.contains("proxy-agent/src/link/handler.rs"), "{place}");
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_server_without_its_sweep_exits_for_a_restart() -> Result<()> {
+    let mut pair = Setup::new(Mode::Grpc, Front::Unix).start().await?;
+    pair.add_agent("panic-server.invalid", "", &[])?;
+    let server = &mut pair.server_mut().process;
+    ensure!(server.exit(Duration::from_secs(20)).await?.code() == Some(1));
+    server.wait_said("the task of the ejection of agents has ended, exiting for a restart").await?;
+    let place = server.forgive_panic().context("the panic's message")?;
+    ensure!(place.contains("proxy-server/src/backends/outliers.rs"), "{place}");
     Ok(())
 }

@@ -21,6 +21,7 @@ use net::kernel::{TcpPeer, bound_silence};
 use net::listen::{HANDSHAKE_LIMIT, LinkSocket, SocketKeepalive, tune};
 use net::tls::{self, ClientTls, HandshakeError, Rotating, Validity};
 use tokio::net::TcpStream;
+use tokio::task::JoinError;
 use tokio::time::{Instant, timeout};
 
 use super::metadata::{self, AgentMetadata};
@@ -92,6 +93,9 @@ pub enum ConnectError {
     /// The server's response headers are invalid.
     #[error("the server's answer: {0}")]
     Answer(String),
+    /// The attempt's task panicked.
+    #[error("the attempt's {0}")]
+    Task(#[from] JoinError),
 }
 
 serve::label! {
@@ -107,6 +111,8 @@ serve::label! {
         Tls => "tls",
         /// The server, or a proxy before it, refused the stream or answered nonsense.
         Stream => "stream",
+        /// Unknown, because the attempt's task panicked.
+        Task => "task",
     }
 }
 
@@ -119,6 +125,7 @@ impl ConnectError {
             Self::Dial(_) | Self::Proxy(_) | Self::Socket(_) => ConnectStage::Dial,
             Self::Tls { .. } | Self::TlsTimeout { .. } => ConnectStage::Tls,
             Self::Stream(_) | Self::Answer(_) => ConnectStage::Stream,
+            Self::Task(_) => ConnectStage::Task,
         }
     }
 

@@ -1,9 +1,10 @@
 //! The client set's loop: carries out the machine's steps, and reports events to it.
 //!
-//! Owns a task for every kept stream, and the running attempts; all of them end with it. Never touches a packet.
+//! Owns a task for every kept stream, every attempt and the lookup, so that a panic ends only that task; all of them end with
+//! it. Never touches a packet.
 
 use std::collections::HashMap;
-use std::future::{Future, poll_fn};
+use std::future::{Future as _, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -19,6 +20,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::machine::{Machine, Step, SyncSettings};
 use super::renewal::PresentedCert;
@@ -32,6 +34,9 @@ const STOP_WITHIN: Duration = Duration::from_secs(5);
 
 /// Interval of the checks of the streams' certificates.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The pause after a lookup that panicked.
+const LOOKUP_AGAIN: Duration = Duration::from_secs(1);
 
 /// Every attempt is a duplicate.
 const STUCK: &str = "no attempt reaches a missing server: is the server count too high, does the load balancer always choose \
@@ -57,9 +62,8 @@ pub enum RunEnd {
     Drained,
 }
 
-type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 type Outcome<S> = Result<ConnectedStream<S>, ConnectError>;
-type Running<S> = ((Address, u64), Work<Outcome<S>>);
+type Running<S> = ((Address, u64), AbortOnDropHandle<Outcome<S>>);
 type Jitter = fn() -> f64;
 
 /// The new state of a stream's server.
@@ -88,7 +92,7 @@ pub struct ClientSet<C: Connector, L> {
     leases: watch::Receiver<Option<Leased>>,
     servers: watch::Sender<Servers>,
     /// The running lookup.
-    lookup: Option<Work<Vec<Resolved>>>,
+    lookup: Option<AbortOnDropHandle<Vec<Resolved>>>,
     /// The names whose last lookup failed, by entry.
     unresolved: HashMap<usize, String>,
     /// The running attempts, with their addresses and numbers.
@@ -181,7 +185,14 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
     }
 
     /// Takes the result of a lookup. Lookups are frequent, so only the first failure in a row is logged.
-    fn resolved(&mut self, entries: Vec<Resolved>) {
+    fn resolved(&mut self, looked_up: Result<Vec<Resolved>, JoinError>) {
+        let entries = match looked_up {
+            Ok(entries) => entries,
+            Err(error) => {
+                tracing::error!(%error, "the lookup's task failed");
+                return self.look_up(LOOKUP_AGAIN);
+            }
+        };
         for (index, entry) in entries.iter().enumerate() {
             match (&entry.error, entry.addresses.first()) {
                 (Some(error), Some(itself)) if !self.unresolved.contains_key(&index) => {
@@ -272,15 +283,24 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             match self.machine.poll(self.now()) {
                 Step::Wait => return None,
                 Step::WaitUntil(due) => return Some(self.started + due),
-                Step::Resolve => self.lookup = Some(Box::pin(async move { connector.resolve().await })),
+                Step::Resolve => self.look_up(Duration::ZERO),
                 Step::Connect(address) => {
                     let (dialed, streams) = (address.clone(), self.name_attempt());
                     let number = streams.name.number;
                     let attempt = async move { connector.connect(&dialed, streams).await };
-                    self.attempts.push(((address, number), Box::pin(attempt)));
+                    self.attempts.push(((address, number), AbortOnDropHandle::new(tokio::spawn(attempt))));
                 }
             }
         }
+    }
+
+    fn look_up(&mut self, after: Duration) {
+        let connector = Arc::clone(&self.connector);
+        let lookup = async move {
+            tokio::time::sleep(after).await;
+            connector.resolve().await
+        };
+        self.lookup = Some(AbortOnDropHandle::new(tokio::spawn(lookup)));
     }
 
     /// The name of the next attempt, and the streams and attempts beside it.
@@ -477,7 +497,9 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
 }
 
 /// The running lookup; pending forever without one. Removed once it has ended.
-async fn pending_lookup(lookup: &mut Option<Work<Vec<Resolved>>>) -> Vec<Resolved> {
+async fn pending_lookup(
+    lookup: &mut Option<AbortOnDropHandle<Vec<Resolved>>>,
+) -> Result<Vec<Resolved>, JoinError> {
     match lookup {
         Some(running) => {
             let entries = running.await;
@@ -492,7 +514,8 @@ async fn pending_lookup(lookup: &mut Option<Work<Vec<Resolved>>>) -> Vec<Resolve
 async fn next_outcome<S>(attempts: &mut Vec<Running<S>>) -> ((Address, u64), Outcome<S>) {
     poll_fn(|cx| {
         for index in 0..attempts.len() {
-            if let Poll::Ready(outcome) = attempts[index].1.as_mut().poll(cx) {
+            if let Poll::Ready(outcome) = Pin::new(&mut attempts[index].1).poll(cx) {
+                let outcome = outcome.unwrap_or_else(|error| Err(error.into()));
                 return Poll::Ready((attempts.swap_remove(index).0, outcome));
             }
         }

@@ -5,7 +5,7 @@ use serve::logs::{Logs, Options, Severity};
 use serve::metrics::Registry;
 
 use super::super::machine::CountSource;
-use super::super::{ServerAddress, Told};
+use super::super::{ConnectStage, ServerAddress, Told};
 use super::*;
 
 /// A load balancer in front of `servers`: answers attempts by the script, then round-robin.
@@ -27,7 +27,12 @@ struct Balancer {
     certificate: Mutex<Option<Validity>>,
     /// Lookups that fail before the first one that does not.
     failing_lookups: Mutex<usize>,
+    /// Lookups that panic before the first one that does not.
+    panicking_lookups: Mutex<usize>,
 }
+
+/// The script's attempt that panics.
+const PANICS: Result<&str, ()> = Ok("panics");
 
 thread_local! {
     /// The start of the test by the paused clock.
@@ -49,6 +54,9 @@ impl Connector for Balancer {
             [] => vec![address("balancer")],
             hosts => hosts.iter().map(|host| address(host)).collect(),
         };
+        let panics = std::mem::take(&mut *self.panicking_lookups.lock());
+        *self.panicking_lookups.lock() = panics.saturating_sub(1);
+        assert_eq!(panics, 0, "injected");
         let mut failing = self.failing_lookups.lock();
         let error = (*failing > 0).then(|| "no such host".to_owned());
         *failing = failing.saturating_sub(1);
@@ -71,6 +79,7 @@ impl Connector for Balancer {
             if script.is_empty() { None } else { Some(script.remove(0)) }
         };
         let server = match scripted {
+            Some(PANICS) => panic!("injected"),
             Some(Ok(server)) => server.to_owned(),
             Some(Err(())) => return Err(ConnectError::Answer("refused".into())),
             None if address.dial.host == "dead" => {
@@ -489,6 +498,26 @@ async fn lanes_count_as_one_server() {
     rig.stop.cancel();
     assert_eq!(rig.run.await.unwrap(), RunEnd::Stopped);
     assert_eq!((rig.metrics.server_connections.count(), rig.metrics.retiring_connections.count()), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn panicking_attempt_is_retried_and_leaves_the_other_streams_open() {
+    let mut rig = Rig::new(2, vec![Ok("s0"), PANICS, PANICS, Ok("s1")]);
+    rig.until(2, 1).await;
+    rig.until(2, 2).await;
+    assert_eq!(rig.metrics.attempts.counter(AttemptResult::Error).get(), 2);
+    assert_eq!(rig.metrics.connect_failures.counter(ConnectStage::Task).get(), 2);
+    assert_eq!(rig.controls.lock().len(), 2, "no stream was replaced");
+    let error = rig.servers.borrow().last_error.clone().unwrap().0;
+    assert!(error.contains("panicked"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn panicking_lookup_is_repeated() {
+    let panicking_lookups = Mutex::new(3);
+    let mut rig = Rig::behind(Balancer { count: 1, panicking_lookups, ..Balancer::default() }, true);
+    rig.until(1, 1).await;
+    assert_eq!(*rig.balancer.panicking_lookups.lock(), 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -129,6 +129,8 @@ pub async fn keep_sweeping<L: Clone>(backends: BackendManager<L>, metrics: Outli
     loop {
         looks.tick().await;
         let (agents, now) = (backends.agents(), Instant::now());
+        // Only in debug builds: tests see what a panic ends.
+        debug_assert!(!agents.iter().any(|agent| &*agent.id == "panic-server.invalid"), "injected by a test");
         metrics.ejections.inc_by(backends.sweep(&agents, now));
         metrics.set(&agents, now);
         let nobody = !agents.is_empty() && agents.iter().all(|agent| !agent.ready);

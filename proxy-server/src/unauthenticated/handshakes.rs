@@ -2,9 +2,14 @@
 //!
 //! Until its ClientHello is complete a connection costs only a slot and a socket; cryptography starts after that. Each
 //! handshake is limited to [`HANDSHAKE_LIMIT`].
+//!
+//! A panic of the task that accepts continues in the task that takes the connections, so that the listener ends visibly.
 
+use std::future::Future as _;
 use std::io;
 use std::net::SocketAddr;
+use std::panic::resume_unwind;
+use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use net::listen::{AcceptLoop, HANDSHAKE_LIMIT, LinkSocket, SocketKeepalive, Source, tune};
@@ -47,7 +52,7 @@ impl Arrived {
 pub(crate) struct Handshakes {
     /// Has at most as many entries as there are slots.
     arrived: UnboundedReceiver<Arrived>,
-    _accepting: AbortOnDropHandle<()>,
+    accepting: AbortOnDropHandle<()>,
 }
 
 impl Handshakes {
@@ -67,7 +72,7 @@ impl Handshakes {
         let accepting = async move {
             accept::each(AcceptLoop::new(listener, name), &CancellationToken::new(), serve, report).await;
         };
-        Handshakes { arrived, _accepting: AbortOnDropHandle::new(on.spawn(accepting)) }
+        Handshakes { arrived, accepting: AbortOnDropHandle::new(on.spawn(accepting)) }
     }
 }
 
@@ -80,7 +85,11 @@ impl Source for Handshakes {
                 return Poll::Ready(Ok(arrived));
             }
         }
-        // The accepting task ends after this.
+        if let Poll::Ready(Err(error)) = Pin::new(&mut self.accepting).poll(cx)
+            && let Ok(panic) = error.try_into_panic()
+        {
+            resume_unwind(panic);
+        }
         Poll::Pending
     }
 }
@@ -172,6 +181,15 @@ mod tests {
     use rustls::{AlertDescription, Error, InvalidMessage};
 
     use super::*;
+
+    #[tokio::test]
+    async fn panic_of_the_accepting_task_ends_the_listener() {
+        let (_done, arrived) = unbounded_channel();
+        let accepting = AbortOnDropHandle::new(tokio::spawn(async { panic!("injected") }));
+        let mut listener = AcceptLoop::new(Handshakes { arrived, accepting }, "test");
+        let ended = timeout(HANDSHAKE_LIMIT, tokio::spawn(async move { listener.accept().await.address }));
+        assert!(ended.await.unwrap().unwrap_err().is_panic());
+    }
 
     #[test]
     fn failed_handshakes_have_a_cause_in_words() {
