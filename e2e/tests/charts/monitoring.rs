@@ -85,14 +85,22 @@ async fn scrapes() -> Result<String> {
         let refusing = Refusing::new()?;
         ensure!(works(pair.frontend(), &refusing.target()).await.is_err(), "a refusing endpoint was reached");
         let open = pair.frontend().dial(&endpoint.target()).await?;
-        let (address, name) = if lose_agent {
+        // The metrics of the connection and of its peer, which are counted one after the other.
+        let (address, name, peer) = if lose_agent {
             pair.agent_mut().process.kill()?;
-            (pair.server().health, "konnectivity_network_proxy_server_connection_resets_total")
+            (
+                pair.server().health,
+                "server_connection_resets_total",
+                "backend_connection_duration_seconds_count",
+            )
         } else {
             pair.server_mut().process.kill()?;
-            (pair.agent().health, "konnectivity_network_proxy_agent_connection_resets_total")
+            (pair.agent().health, "agent_connection_resets_total", "agent_server_connection_lost_total{")
         };
-        let lost = |scrape: &Scrape| scrape.sum(name, &[("reason", "link_lost")]) == Some(1.0);
+        let name = format!("konnectivity_network_proxy_{name}");
+        let lost = |scrape: &Scrape| {
+            scrape.sum(&name, &[("reason", "link_lost")]) == Some(1.0) && scrape.text.contains(peer)
+        };
         text.push_str(&wait_for("a reset", address, DEADLINE, lost).await?.text);
         drop(open);
     }
