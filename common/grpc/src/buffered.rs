@@ -9,11 +9,10 @@
 //! has registered the driver's waker, and the driver's next turn continues it.
 //!
 //! The adapter reads at most [`Buffering::ahead`] bytes ahead, and none while h2 does not read. A turn reads for [`READ_FOR`]
-//! and then yields, because h2 reads frames until none is left, and the streams get their bytes only after that. A connection
-//! that has used its whole turn waits for its next one in [`BusyTurns`].
+//! and then yields, because h2 reads frames until none is left, and the streams get their bytes only after that.
 
 use std::io::{self, IoSlice};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -21,11 +20,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::yield_now;
 use tokio::time::Instant;
-use tokio_util::sync::PollSemaphore;
 
 use super::backlog::Backlog;
 use net::scratch::poll_read_ahead;
@@ -51,20 +46,6 @@ impl Buffering {
 /// How long one turn reads. For each small frame h2 keeps a few hundred bytes until the stream's reader has its turn, and
 /// meanwhile other connections on the thread wait.
 pub(super) const READ_FOR: Duration = Duration::from_micros(250);
-
-/// The turns of the connections of one listener that have more to read than a turn permits. As many of them as the runtime has
-/// threads have a turn at once, one after the other; before each turn the runtime polls its sockets and runs all other tasks. So
-/// any number of such connections delays another one by one turn, not by one turn each.
-#[derive(Debug, Clone)]
-pub struct BusyTurns(Arc<Semaphore>);
-
-impl Default for BusyTurns {
-    /// For connections on the runtime of the caller.
-    fn default() -> Self {
-        let threads = Handle::try_current().map_or(1, |handle| handle.metrics().num_workers());
-        BusyTurns(Arc::new(Semaphore::new(threads)))
-    }
-}
 
 /// A turn that writes at most this many bytes is quiet: its buffer has only this size, and is freed after the flush.
 const SMALL_TURN: usize = 1 << 10;
@@ -99,26 +80,10 @@ struct Inner<IO> {
     read: u64,
     /// The start of this turn's reads.
     reading_since: Option<Instant>,
-    turns: PollSemaphore,
-    busy: Busy,
-}
-
-/// Whether a connection waits for its turns.
-#[derive(Debug, Default)]
-enum Busy {
-    /// No: its last turn has read all that had arrived.
-    #[default]
-    No,
-    /// Its last turn has not.
-    Waits,
-    /// It may read in the next turn.
-    Next(OwnedSemaphorePermit),
-    /// It may read in this turn.
-    Now(#[expect(dead_code, reason = "held")] OwnedSemaphorePermit),
 }
 
 /// Splits a transport into h2's part and the driver's part.
-pub(super) fn buffered<IO>(io: IO, buffering: Buffering, turns: &BusyTurns) -> (Buffered<IO>, Flusher<IO>) {
+pub(super) fn buffered<IO>(io: IO, buffering: Buffering) -> (Buffered<IO>, Flusher<IO>) {
     let ahead = Bytes::new();
     let inner = Inner {
         io,
@@ -131,8 +96,6 @@ pub(super) fn buffered<IO>(io: IO, buffering: Buffering, turns: &BusyTurns) -> (
         refused: false,
         read: 0,
         reading_since: None,
-        turns: PollSemaphore::new(Arc::clone(&turns.0)),
-        busy: Busy::default(),
     };
     let inner = Arc::new(Mutex::new(inner));
     (Buffered(Arc::clone(&inner)), Flusher { inner, backlog: Arc::default() })
@@ -143,7 +106,7 @@ impl<IO: AsyncWrite + Unpin> Flusher<IO> {
     /// calls again when woken.
     pub(super) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut inner = self.inner.lock();
-        inner.end_turn(cx);
+        inner.reading_since = None;
         let flushed = inner.poll_flush(cx);
         let refused = std::mem::take(&mut inner.refused);
         drop(inner);
@@ -270,48 +233,14 @@ impl<IO: AsyncWrite + Unpin> Inner<IO> {
     }
 }
 
-impl<IO> Inner<IO> {
-    /// Ready if the connection may read in this turn. If it has used the turn, it waits for another one.
-    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if let Busy::No | Busy::Now(_) = self.busy {
-            let now = Instant::now();
-            if now.saturating_duration_since(*self.reading_since.get_or_insert(now)) < READ_FOR {
-                return Poll::Ready(());
-            }
-            self.busy = Busy::Waits;
-        }
-        self.poll_next_turn(cx);
-        Poll::Pending
-    }
-
-    /// Wakes the task for its next turn, after the runtime has polled its sockets and run the other tasks that were ready.
-    fn poll_next_turn(&mut self, cx: &mut Context<'_>) {
-        if let Busy::Waits = self.busy {
-            let Poll::Ready(permit) = self.turns.poll_acquire(cx) else { return };
-            self.busy = permit.map_or(Busy::No, Busy::Next);
-        }
-        // Always pending: it only asks for the wake-up.
-        let _pending = pin!(yield_now()).poll(cx);
-    }
-
-    fn end_turn(&mut self, cx: &mut Context<'_>) {
-        self.reading_since = None;
-        if let Busy::Waits = self.busy {
-            // h2 does not read while it cannot write. Such a connection must not keep the others' turn.
-            self.poll_next_turn(cx);
-        }
-        self.busy = match std::mem::take(&mut self.busy) {
-            Busy::Next(permit) => Busy::Now(permit),
-            Busy::Waits => Busy::Waits,
-            Busy::Now(_) | Busy::No => Busy::No,
-        };
-    }
-}
-
 impl<IO: AsyncRead + Unpin> AsyncRead for Buffered<IO> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let mut inner = self.0.lock();
-        ready!(inner.poll_turn(cx));
+        let now = Instant::now();
+        if now.saturating_duration_since(*inner.reading_since.get_or_insert(now)) >= READ_FOR {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let Inner { io, ahead, buffering, .. } = &mut *inner;
         let read = if buffering.ahead > 0 {
             ready!(poll_read_ahead(io, cx, buf, buffering.ahead, ahead))?

@@ -35,7 +35,7 @@ use bytes::Bytes;
 use mux::Packet;
 
 pub use admission::{Admission, Unadmitted};
-pub use buffered::{Buffering, BusyTurns};
+pub use buffered::Buffering;
 pub use client::{Connected, ConnectionHandle, connect, connect_and_send};
 pub use deframe::MESSAGE_LIMIT;
 pub use frame::OutFrame;

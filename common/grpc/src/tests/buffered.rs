@@ -1,9 +1,7 @@
 //! The write adapter over a scripted transport.
 
 use std::collections::VecDeque;
-use std::future::poll_fn;
-use std::io::{self, IoSlice, Write};
-use std::os::unix::net::UnixStream as StdStream;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,11 +11,9 @@ use parking_lot::Mutex;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::UnixStream;
-use tokio::task::{JoinSet, yield_now};
 use tokio::time::advance;
 
-use crate::buffered::{Buffered, BusyTurns, Flusher, READ_FOR, buffered};
+use crate::buffered::{Buffered, Flusher, READ_FOR, buffered};
 
 /// The transport's answer to the next call.
 #[derive(Debug, Clone, Copy)]
@@ -118,14 +114,9 @@ struct Driver {
 
 impl Driver {
     fn new(steps: &[IoStep]) -> Self {
-        Self::beside(steps, &BusyTurns::default())
-    }
-
-    /// Shares the turns of busy connections.
-    fn beside(steps: &[IoStep], turns: &BusyTurns) -> Self {
         let script = Scripted::default();
         script.0.lock().steps.extend(steps);
-        let (io, flusher) = buffered(script.clone(), crate::Buffering::OVER_TLS, turns);
+        let (io, flusher) = buffered(script.clone(), crate::Buffering::OVER_TLS);
         Driver { script, io, flusher, wakes: Arc::default() }
     }
 
@@ -146,19 +137,6 @@ impl Driver {
             .map(Result::unwrap)
     }
 
-    /// Reads until others have their turn.
-    async fn uses_its_turn(&mut self) {
-        for _ in 0..2 {
-            assert!(self.read().is_ready());
-            advance(READ_FOR / 2).await;
-        }
-        assert!(self.read().is_pending(), "others have their turn");
-    }
-
-    fn woken(&self) -> usize {
-        self.wakes.0.load(Ordering::Relaxed)
-    }
-
     fn turn_ends(&mut self) -> Poll<()> {
         let waker = Waker::from(Arc::clone(&self.wakes));
         self.flusher.poll_flush(&mut Context::from_waker(&waker)).map(Result::unwrap)
@@ -167,9 +145,9 @@ impl Driver {
     /// The transport accepts bytes again, and wakes the blocked task.
     fn unblock(&self) {
         let blocked = self.script.0.lock().blocked.take().expect("somebody registered a waker");
-        let before = self.woken();
+        let before = self.wakes.0.load(Ordering::Relaxed);
         blocked.wake();
-        assert_eq!(self.woken(), before + 1);
+        assert_eq!(self.wakes.0.load(Ordering::Relaxed), before + 1);
     }
 
     fn written(&self) -> Vec<u8> {
@@ -188,12 +166,15 @@ impl Driver {
 async fn turn_reads_for_a_bounded_time() {
     let mut driver = Driver::new(&[]);
     for _ in 0..3 {
-        driver.uses_its_turn().await;
-        let wakes = driver.woken();
+        for _ in 0..2 {
+            assert!(driver.read().is_ready());
+            advance(READ_FOR / 2).await;
+        }
+        let wakes = driver.wakes.0.load(Ordering::Relaxed);
+        assert!(driver.read().is_pending(), "others have their turn");
+        assert_eq!(driver.wakes.0.load(Ordering::Relaxed), wakes + 1, "and then this one again");
         assert!(driver.read().is_pending(), "even if it is asked again in this turn");
         assert!(driver.turn_ends().is_ready());
-        yield_now().await;
-        assert_eq!(driver.woken(), wakes + 1, "others have had their turn, and then this one again");
     }
     for _ in 0..4 {
         assert!(driver.read().is_ready());
@@ -201,107 +182,6 @@ async fn turn_reads_for_a_bounded_time() {
         assert!(driver.read().is_ready());
         assert!(driver.turn_ends().is_ready(), "each turn has its time");
         advance(READ_FOR / 2).await;
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn busy_connections_have_one_turn_at_a_time() {
-    let turns = BusyTurns::default();
-    let [mut first, mut second, mut quiet] = [(); 3].map(|()| Driver::beside(&[], &turns));
-    for driver in [&mut first, &mut second] {
-        driver.uses_its_turn().await;
-        assert!(driver.turn_ends().is_ready());
-    }
-    for _ in 0..3 {
-        let waits = second.woken();
-        assert!(second.read().is_pending());
-        assert!(quiet.read().is_ready() && quiet.turn_ends().is_ready(), "others do not wait for a turn");
-        first.uses_its_turn().await;
-        assert!(first.turn_ends().is_ready());
-        assert_eq!(second.woken(), waits + 1, "the next one is woken");
-        assert!(second.read().is_pending(), "after the others");
-        assert!(second.turn_ends().is_ready());
-        std::mem::swap(&mut first, &mut second);
-    }
-    drop(first);
-    assert!(second.read().is_pending() && second.turn_ends().is_ready());
-    assert!(second.read().is_ready(), "a connection that ends passes its turn on");
-}
-
-#[tokio::test(start_paused = true)]
-async fn busy_connection_that_cannot_read_passes_its_turn_on() {
-    let turns = BusyTurns::default();
-    let mut waiting = [(); 3].map(|()| Driver::beside(&[], &turns));
-    for driver in &mut waiting {
-        driver.uses_its_turn().await;
-        assert!(driver.turn_ends().is_ready());
-    }
-    let [first, second, third] = &mut waiting;
-    assert!(first.turn_ends().is_ready(), "h2 has not read in this turn");
-    for _ in 0..2 {
-        assert!(second.turn_ends().is_ready());
-    }
-    assert!(third.read().is_pending() && third.turn_ends().is_ready());
-    assert!(third.read().is_ready());
-}
-
-/// A transport that has always more to read.
-struct Endless;
-
-impl AsyncRead for Endless {
-    fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        buf.put_slice(&[7; 64]);
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for Endless {
-    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Poll::Ready(Ok(buf.len()))
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-}
-
-/// One of many busy connections sends a byte to another task in its turn `sent`. Returns how many turns they have before that task
-/// runs.
-async fn turns_before_a_read(connections: usize, sent: usize) -> usize {
-    let (here, there) = StdStream::pair().unwrap();
-    there.set_nonblocking(true).unwrap();
-    let there = UnixStream::from_std(there).unwrap();
-    let (here, turn, turns) = (Arc::new(here), Arc::new(AtomicUsize::new(0)), BusyTurns::default());
-    let mut busy = JoinSet::new();
-    for _ in 0..connections {
-        let (mut io, flusher) = buffered(Endless, crate::Buffering::OVER_TLS, &turns);
-        let (here, turn) = (Arc::clone(&here), Arc::clone(&turn));
-        busy.spawn(poll_fn(move |cx| {
-            let mut bytes = [0; 64];
-            let mut read = || Pin::new(&mut io).poll_read(cx, &mut ReadBuf::new(&mut bytes));
-            if read().is_ready() {
-                while read().is_ready() {}
-                if turn.fetch_add(1, Ordering::Relaxed) + 1 == sent {
-                    (&*here).write_all(&[1]).unwrap();
-                }
-            }
-            assert!(flusher.poll_flush(cx).is_ready());
-            Poll::<()>::Pending
-        }));
-    }
-    there.readable().await.unwrap();
-    turn.load(Ordering::Relaxed) - sent
-}
-
-#[tokio::test]
-async fn small_sender_waits_for_one_turn_of_all_busy_connections() {
-    for sent in (40..100).step_by(7) {
-        let turns = turns_before_a_read(20, sent).await;
-        assert!(turns <= 2, "{turns} turns");
     }
 }
 
