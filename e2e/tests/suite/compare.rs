@@ -86,9 +86,10 @@ async fn a_pair_is_the_same_as_itself_by_every_frontend() -> Result<()> {
 
 #[tokio::test]
 async fn long_answers_within_tls_and_bytes_behind_close_notify_are_compared() -> Result<()> {
+    // More than rustls takes in one step.
+    const BEHIND: &[u8] = &[0; 10_000];
     for pair in [Setup::grpc().start().await?, Setup::http_connect().start().await?] {
-        for (length, behind) in [(64 << 10, &b""[..]), (300_000, b""), (100, b"behind"), (100_000, b"behind")]
-        {
+        for (length, behind) in [(100, BEHIND), (64 << 10, b""), (300_000, BEHIND)] {
             let page = Endpoint::tls_page(pair.pki.agent_server()?, length, behind).await?;
             let more = ["--tls", "--http", "--count=3", &page.target()];
             let (code, said) = compare(words(&frontend(&pair), &frontend(&pair), &more)).await?;

@@ -79,9 +79,7 @@ async fn answer(tunnel: &mut Tunnel, target: &str, ask: &Ask) -> Result<Answer, 
         Some(tls) => {
             tls.writer().write_all(&request).map_err(text)?;
             send(tunnel, tls).await?;
-            while plain.len() < MOST && receive(tunnel, tls, &mut plain).await? {}
-            plain.truncate(MOST);
-            plain
+            read_within(tunnel, tls, plain).await?
         }
         None => {
             tunnel.send(request).await?;
@@ -106,6 +104,17 @@ async fn read(tunnel: &mut Tunnel) -> Result<Vec<u8>, String> {
     }
     all.truncate(MOST);
     Ok(all)
+}
+
+/// The same within TLS, after the `plain` that has arrived.
+async fn read_within(
+    tunnel: &mut Tunnel,
+    tls: &mut ClientConnection,
+    mut plain: Vec<u8>,
+) -> Result<Vec<u8>, String> {
+    while plain.len() < MOST && receive(tunnel, tls, &mut plain).await? {}
+    plain.truncate(MOST);
+    Ok(plain)
 }
 
 /// A TLS session with the endpoint. Its certificate is compared, not verified: nothing secret is sent.
@@ -204,5 +213,90 @@ impl ServerCertVerifier for Anyone {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
+    use bytes::Bytes;
+    use rustls::{ServerConfig, ServerConnection};
+    use rustls_pki_types::PrivateKeyDer;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    fn endpoint() -> ServerConnection {
+        let made = rcgen::generate_simple_self_signed(["kubelet.example".to_owned()]).unwrap();
+        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+        let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));
+        let config = config.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+        let config = config.with_single_cert(vec![made.cert.der().clone()], key).unwrap();
+        let mut endpoint = ServerConnection::new(Arc::new(config)).unwrap();
+        endpoint.set_buffer_limit(None);
+        endpoint
+    }
+
+    fn sent_by(endpoint: &mut ServerConnection) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        while endpoint.wants_write() {
+            endpoint.write_tls(&mut bytes).unwrap();
+        }
+        bytes
+    }
+
+    /// Receives `length` bytes of plaintext, close_notify and `behind` bytes in one DATA; returns the length that was read.
+    async fn read_one_data(length: usize, behind: usize) -> Result<usize, String> {
+        let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
+        let (mut tunnel, mut endpoint) = (Tunnel::HttpConnect(Box::new(ours), Bytes::new()), endpoint());
+        let mut plain = Vec::new();
+        let serving = async {
+            let mut bytes = vec![0; 16 * 1024];
+            loop {
+                let count = theirs.read(&mut bytes).await.unwrap();
+                let mut rest = &bytes[..count];
+                while !rest.is_empty() {
+                    endpoint.read_tls(&mut rest).unwrap();
+                    endpoint.process_new_packets().unwrap();
+                }
+                if !endpoint.is_handshaking() {
+                    break;
+                }
+                theirs.write_all(&sent_by(&mut endpoint)).await.unwrap();
+            }
+        };
+        let (tls, ()) = tokio::join!(handshake(&mut tunnel, "kubelet.example:443", &mut plain), serving);
+        endpoint.writer().write_all(&vec![b'x'; length]).unwrap();
+        endpoint.send_close_notify();
+        let mut data = sent_by(&mut endpoint);
+        data.resize(data.len() + behind, 0);
+        let Tunnel::HttpConnect(_, next) = &mut tunnel else { unreachable!("made above") };
+        *next = data.into();
+        Ok(read_within(&mut tunnel, &mut tls?, plain).await?.len())
+    }
+
+    /// In a thread of its own: a loop without an end cannot be canceled.
+    fn read_in_time(length: usize, behind: usize) -> Result<usize, String> {
+        let (done, result) = mpsc::channel();
+        thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            done.send(runtime.block_on(read_one_data(length, behind)))
+        });
+        result.recv_timeout(Duration::from_secs(30)).map_err(text)?
+    }
+
+    #[test]
+    fn plaintext_above_the_buffer_of_rustls_is_read_from_one_data() {
+        assert_eq!(read_in_time(64 * 1024, 0), Ok(64 * 1024));
+        assert_eq!(read_in_time(2 * MOST, 0), Ok(MOST));
+    }
+
+    #[test]
+    fn bytes_behind_close_notify_are_ignored() {
+        for length in [0, 100, 64 * 1024] {
+            assert_eq!(read_in_time(length, 16 * 1024), Ok(length));
+        }
     }
 }
