@@ -67,11 +67,11 @@ func abandon(ctx context.Context, b *bench, address string) error {
 	if err != nil {
 		return err
 	}
-	dialling, cancel := context.WithCancel(ctx)
+	dialing, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ended := make(chan error, 1)
 	go func() {
-		conn, err := boundDialer(b.rig)(dialling, address)
+		conn, err := boundDialer(b.rig)(dialing, address)
 		if err == nil {
 			go conn.Close()
 			err = fault("text", "a dial to a silent endpoint succeeded")
@@ -98,7 +98,7 @@ func abandon(ctx context.Context, b *bench, address string) error {
 		return early
 	}
 	cancel()
-	return within(3*time.Second, "the end of a cancelled dial", func() error {
+	return within(3*time.Second, "the end of a canceled dial", func() error {
 		if err := <-ended; kindOf(err) == "text" {
 			return err
 		}

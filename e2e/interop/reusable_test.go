@@ -256,11 +256,11 @@ func runReusableCancelled(ctx context.Context, b *bench) (string, error) {
 	}
 	const count = 1_000
 	for round := range rounds {
-		// The first dials are cancelled before the server has read them, the others later.
+		// The first dials are canceled before the server has read them, the others later.
 		wait := time.Duration(round) * 100 * time.Millisecond
-		dialling, cancel := context.WithTimeout(ctx, wait)
+		dialing, cancel := context.WithTimeout(ctx, wait)
 		err := inParallel(count, count, func(int) error {
-			conn, err := tunnel.DialContext(dialling, "tcp", endpoint.address)
+			conn, err := tunnel.DialContext(dialing, "tcp", endpoint.address)
 			if err == nil {
 				go conn.Close()
 				return fault("text", "a dial to a silent endpoint succeeded")
