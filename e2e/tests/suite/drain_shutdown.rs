@@ -231,8 +231,11 @@ async fn a_successor_that_cannot_have_the_socket_waits_for_the_end_of_the_drain(
         [folder.path().join("frontend.sock"), format!("@konnectivity-e2e-{}", std::process::id()).into()]
     {
         let place = Place::Unix(path);
-        let setup =
-            || Setup::http_connect().places(&[place.clone()]).server_arg("--delete-existing-uds-file=false");
+        let setup = || {
+            Setup::http_connect()
+                .places(std::slice::from_ref(&place))
+                .server_arg("--delete-existing-uds-file=false")
+        };
         let mut pair = setup().server_arg("--graceful-shutdown-timeout=60s").start().await?;
         let endpoint = Endpoint::echo().await?;
         let mut idle = echo(pair.frontend().dial(&endpoint.target()).await?, Payload::new(1, 10)).await?;
