@@ -8,21 +8,19 @@
 //! The adapter loses no byte: the next flush writes everything that h2 regards as written. A flush that could not finish
 //! has registered the driver's waker, and the driver's next turn continues it.
 //!
-//! The adapter reads at most [`Buffering::ahead`] bytes ahead, and none while h2 does not read. A turn reads for [`READ_FOR`]
-//! and then yields, because h2 reads frames until none is left, and the streams get their bytes only after that.
+//! The adapter reads at most [`Buffering::ahead`] bytes ahead, and none while h2 does not read. It reads in [`Turn`]s.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::Instant;
 
 use super::backlog::Backlog;
+use super::turns::{BusyTurns, Turn};
 use net::scratch::poll_read_ahead;
 
 /// How [`buffered`] treats a transport.
@@ -42,10 +40,6 @@ impl Buffering {
     /// each frame.
     pub const OVER_SOCKET: Self = Buffering { gather: 64 << 10, ahead: 64 << 10 };
 }
-
-/// How long one turn reads. For each small frame h2 keeps a few hundred bytes until the stream's reader has its turn, and
-/// meanwhile other connections on the thread wait.
-pub(super) const READ_FOR: Duration = Duration::from_micros(250);
 
 /// A turn that writes at most this many bytes is quiet: its buffer has only this size, and is freed after the flush.
 const SMALL_TURN: usize = 1 << 10;
@@ -78,12 +72,15 @@ struct Inner<IO> {
     refused: bool,
     /// Bytes read so far. The keepalive sees by them that the peer is alive.
     read: u64,
-    /// The start of this turn's reads.
-    reading_since: Option<Instant>,
+    turn: Turn,
 }
 
-/// Splits a transport into h2's part and the driver's part.
-pub(super) fn buffered<IO>(io: IO, buffering: Buffering) -> (Buffered<IO>, Flusher<IO>) {
+/// Splits a transport into h2's part and the driver's part. `turns`: see [`Turn::new`].
+pub(super) fn buffered<IO>(
+    io: IO,
+    buffering: Buffering,
+    turns: Option<&BusyTurns>,
+) -> (Buffered<IO>, Flusher<IO>) {
     let ahead = Bytes::new();
     let inner = Inner {
         io,
@@ -95,7 +92,7 @@ pub(super) fn buffered<IO>(io: IO, buffering: Buffering) -> (Buffered<IO>, Flush
         dirty: false,
         refused: false,
         read: 0,
-        reading_since: None,
+        turn: Turn::new(turns),
     };
     let inner = Arc::new(Mutex::new(inner));
     (Buffered(Arc::clone(&inner)), Flusher { inner, backlog: Arc::default() })
@@ -106,7 +103,7 @@ impl<IO: AsyncWrite + Unpin> Flusher<IO> {
     /// calls again when woken.
     pub(super) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut inner = self.inner.lock();
-        inner.reading_since = None;
+        inner.turn.end(cx);
         let flushed = inner.poll_flush(cx);
         let refused = std::mem::take(&mut inner.refused);
         drop(inner);
@@ -236,19 +233,16 @@ impl<IO: AsyncWrite + Unpin> Inner<IO> {
 impl<IO: AsyncRead + Unpin> AsyncRead for Buffered<IO> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let mut inner = self.0.lock();
-        let now = Instant::now();
-        if now.saturating_duration_since(*inner.reading_since.get_or_insert(now)) >= READ_FOR {
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        let Inner { io, ahead, buffering, .. } = &mut *inner;
+        ready!(inner.turn.poll_read(cx));
+        let before = buf.filled().len();
+        let Inner { io, ahead, buffering, turn, .. } = &mut *inner;
         let read = if buffering.ahead > 0 {
             ready!(poll_read_ahead(io, cx, buf, buffering.ahead, ahead))?
         } else {
-            let before = buf.filled().len();
             ready!(Pin::new(io).poll_read(cx, buf))?;
             buf.filled().len() - before
         };
+        turn.count(&buf.filled()[before..]);
         inner.read += read as u64;
         Poll::Ready(Ok(()))
     }

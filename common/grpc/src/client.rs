@@ -151,7 +151,7 @@ async fn open<IO>(
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let (io, flusher) = buffered(io, Buffering::OVER_TLS);
+    let (io, flusher) = buffered(io, Buffering::OVER_TLS, None);
     let handshake = settings.builder().handshake::<_, OutFrame>(io).await;
     let (requests, mut connection) = handshake.map_err(|e| WireError::at_client(&e))?;
     let keepalive = KeepaliveHandle::new(settings.keepalive);

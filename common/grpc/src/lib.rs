@@ -27,6 +27,7 @@ mod status;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -45,6 +46,7 @@ pub use request::Request;
 pub use server::{ConnectionError, serve_connection, serve_connection_until};
 pub use settings::{ClientSettings, ServerSettings, ShutdownMode};
 pub use stream::WireStream;
+pub use turns::BusyTurns;
 
 /// An incoming message of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -129,7 +129,7 @@ async fn handshake<IO: AsyncRead + AsyncWrite + Unpin>(
     settings: &ServerSettings,
     mut shutdown: Pin<&mut impl Future<Output = ()>>,
 ) -> Result<Option<Serving<IO>>, ConnectionError> {
-    let (io, flusher) = buffered(io, settings.buffering);
+    let (io, flusher) = buffered(io, settings.buffering, Some(&settings.turns));
     let mut overdue = settings.admission_timeout.map(|limit| Box::pin(sleep(limit)));
     let mut handshake = pin!(settings.builder().handshake::<_, OutFrame>(io));
     let connection = poll_fn(|cx| {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Buffering, Keepalive, Unadmitted};
+use super::{Buffering, BusyTurns, Keepalive, Unadmitted};
 
 /// An agent stream's receive window, in bytes: the most that a peer may send before the link reads anything, and the memory
 /// that one stalled stream costs. 1 MiB saturates a link of 1 GiB/s at 1 ms RTT.
@@ -111,6 +111,8 @@ pub struct ServerSettings {
     pub data_frame_budget: Option<usize>,
     /// The buffering between HTTP/2 and the transport.
     pub buffering: Buffering,
+    /// The turns of the listener's connections.
+    pub turns: BusyTurns,
     /// The pings to peers that send nothing.
     pub keepalive: Keepalive,
     /// The time limit until a stream of the connection is accepted (refused streams do not count), with authenticated peers until
@@ -138,6 +140,7 @@ impl ServerSettings {
             max_send_buffer: SEND_BUFFER,
             data_frame_budget: None,
             buffering: Buffering::OVER_TLS,
+            turns: BusyTurns::default(),
             keepalive: Keepalive { interval: Duration::from_secs(3600), ..Keepalive::DEFAULT },
             admission_timeout: Some(ADMISSION),
             // Agents open a connection for each stream, so a connection without its stream is useless.
@@ -162,6 +165,7 @@ impl ServerSettings {
             max_send_buffer: SEND_BUFFER,
             data_frame_budget: Some(FRONTEND_FRAME_BUDGET),
             buffering: Buffering::OVER_SOCKET,
+            turns: BusyTurns::default(),
             keepalive: Keepalive { interval: Duration::from_secs(3600), ..Keepalive::DEFAULT },
             admission_timeout: Some(ADMISSION),
             // Authenticated clients may keep a connection for the next dial.

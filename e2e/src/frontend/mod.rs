@@ -140,7 +140,12 @@ impl Frontend {
     /// A connected socket (with TLS if the frontend uses it), before any protocol.
     pub async fn socket(&self) -> Result<Box<dyn Io>> {
         match &self.place {
-            Place::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
+            Place::Unix(path) => {
+                // `@` begins the name of an abstract socket, as in Go. The system marks it by a zero byte.
+                let name = path.to_str().and_then(|path| path.strip_prefix('@'));
+                let address = name.map_or_else(|| path.clone(), |name| format!("\0{name}").into());
+                Ok(Box::new(UnixStream::connect(address).await?))
+            }
             Place::Tls(address) => Ok(Box::new(tls_socket(*address, self.client_config()?).await?)),
         }
     }

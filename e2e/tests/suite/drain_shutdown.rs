@@ -223,6 +223,39 @@ async fn a_successor_takes_the_socket_of_a_draining_server_over() -> Result<()> 
     works(successor.frontend(), &endpoint.target()).await
 }
 
+/// An abstract socket, and a socket file that may not be deleted, belong to the draining server until it ends.
+#[tokio::test]
+async fn a_successor_that_cannot_have_the_socket_waits_for_the_end_of_the_drain() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    for path in
+        [folder.path().join("frontend.sock"), format!("@konnectivity-e2e-{}", std::process::id()).into()]
+    {
+        let place = Place::Unix(path);
+        let setup = || {
+            Setup::http_connect()
+                .places(std::slice::from_ref(&place))
+                .server_arg("--delete-existing-uds-file=false")
+        };
+        let mut pair = setup().server_arg("--graceful-shutdown-timeout=60s").start().await?;
+        let endpoint = Endpoint::echo().await?;
+        let mut idle = echo(pair.frontend().dial(&endpoint.target()).await?, Payload::new(1, 10)).await?;
+        pair.server().process.signal(Signal::TERM)?;
+        pair.server_mut().wait_unready().await?;
+        let mut successor = setup().agents(0).start().await?;
+        successor.server().process.wait_said("Frontend cannot listen, trying again").await?;
+        works(pair.frontend(), &endpoint.target()).await?;
+        idle.shutdown().await?;
+        expect_any_end(&mut idle).await?;
+        drop(idle);
+        let status = pair.server_mut().process.exit(Duration::from_secs(10)).await?;
+        assert!(status.success(), "{status}");
+        successor.add_agent("agent", "", &[])?;
+        successor.wait_connected().await?;
+        works(successor.frontend(), &endpoint.target()).await?;
+    }
+    Ok(())
+}
+
 /// The best of five runs. With the fault each run took more than a second, the time that a client gets to close its own end
 /// after an orderly end.
 #[tokio::test]

@@ -22,10 +22,10 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, ReadBuf};
 
 /// An HTTP/2 client's connection preface (RFC 9113, section 3.4).
-const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(super) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A frame's length, type, flags and stream.
-const HEAD: usize = 9;
+pub(super) const HEAD: usize = 9;
 
 const HEADERS: u8 = 1;
 const PADDED: u8 = 0x8;

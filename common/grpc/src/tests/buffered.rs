@@ -13,7 +13,8 @@ use proptest::prelude::*;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::advance;
 
-use crate::buffered::{Buffered, Flusher, READ_FOR, buffered};
+use crate::buffered::{Buffered, Flusher, buffered};
+use crate::turns::READ_FOR;
 
 /// The transport's answer to the next call.
 #[derive(Debug, Clone, Copy)]
@@ -116,7 +117,7 @@ impl Driver {
     fn new(steps: &[IoStep]) -> Self {
         let script = Scripted::default();
         script.0.lock().steps.extend(steps);
-        let (io, flusher) = buffered(script.clone(), crate::Buffering::OVER_TLS);
+        let (io, flusher) = buffered(script.clone(), crate::Buffering::OVER_TLS, None);
         Driver { script, io, flusher, wakes: Arc::default() }
     }
 

@@ -11,6 +11,7 @@ mod keepalive;
 mod lingering;
 mod packet;
 mod stream;
+mod turns;
 
 use std::future::poll_fn;
 use std::pin::Pin;

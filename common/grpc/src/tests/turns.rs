@@ -1,0 +1,190 @@
+//! The turns of connections that read small frames.
+
+use std::future::poll_fn;
+use std::io::Write;
+use std::os::unix::net::UnixStream as StdStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use tokio::net::UnixStream;
+use tokio::task::{JoinSet, yield_now};
+use tokio::time::advance;
+
+use crate::raw::{DATA, PREFACE, frame};
+use crate::turns::{BusyTurns, Frames, READ_FOR, Turn};
+
+#[derive(Default)]
+struct Wakes(AtomicUsize);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A connection that always has more to read.
+struct Busy {
+    turn: Turn,
+    wakes: Arc<Wakes>,
+    frame: Vec<u8>,
+}
+
+impl Busy {
+    fn new(turns: &BusyTurns, payload: usize) -> Self {
+        let mut turn = Turn::new(Some(turns));
+        turn.count(PREFACE);
+        Busy { turn, wakes: Arc::default(), frame: frame(DATA, 0, 1, &vec![7; payload]) }
+    }
+
+    fn read(&mut self) -> Poll<()> {
+        let waker = Waker::from(Arc::clone(&self.wakes));
+        let read = self.turn.poll_read(&mut Context::from_waker(&waker));
+        if read.is_ready() {
+            self.turn.count(&self.frame);
+        }
+        read
+    }
+
+    fn end(&mut self) {
+        let waker = Waker::from(Arc::clone(&self.wakes));
+        self.turn.end(&mut Context::from_waker(&waker));
+    }
+
+    async fn uses_its_turn(&mut self) {
+        for _ in 0..2 {
+            assert!(self.read().is_ready());
+            advance(READ_FOR / 2).await;
+        }
+        assert!(self.read().is_pending(), "others have their turn");
+        assert!(self.read().is_pending(), "even if it is asked again in this turn");
+        self.end();
+    }
+
+    fn woken(&self) -> usize {
+        self.wakes.0.load(Ordering::Relaxed)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn large_frames_wait_for_no_turn() {
+    let turns = BusyTurns::default();
+    let mut busy = [(); 2].map(|()| Busy::new(&turns, 16 << 10));
+    for _ in 0..3 {
+        for conn in &mut busy {
+            let woken = conn.woken();
+            conn.uses_its_turn().await;
+            assert!(conn.woken() > woken, "the next turn begins at once");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn busy_connections_have_one_turn_at_a_time() {
+    let turns = BusyTurns::default();
+    let [mut first, mut second, mut small] = [(); 3].map(|()| Busy::new(&turns, 1));
+    first.uses_its_turn().await;
+    second.uses_its_turn().await;
+    for _ in 0..3 {
+        let waits = second.woken();
+        assert!(second.read().is_pending());
+        assert!(small.read().is_ready(), "a connection that has not used its turn does not wait");
+        small.end();
+        first.uses_its_turn().await;
+        assert_eq!(second.woken(), waits + 1, "the next one is woken");
+        assert!(second.read().is_pending(), "after the others");
+        second.end();
+        std::mem::swap(&mut first, &mut second);
+    }
+    drop(first);
+    assert!(second.read().is_pending());
+    second.end();
+    assert!(second.read().is_ready(), "a connection that ends passes its turn on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn busy_connection_alone_is_woken_after_the_others() {
+    let mut busy = Busy::new(&BusyTurns::default(), 1);
+    for turn in 1..4 {
+        busy.uses_its_turn().await;
+        yield_now().await;
+        assert_eq!(busy.woken(), turn);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn busy_connection_that_cannot_read_passes_its_turn_on() {
+    let turns = BusyTurns::default();
+    let mut waiting = [(); 3].map(|()| Busy::new(&turns, 1));
+    for conn in &mut waiting {
+        conn.uses_its_turn().await;
+    }
+    let [first, second, third] = &mut waiting;
+    // h2 does not read in these turns.
+    first.end();
+    second.end();
+    second.end();
+    assert!(third.read().is_pending());
+    third.end();
+    assert!(third.read().is_ready());
+}
+
+/// One of many busy connections sends a byte to another task in its turn `sent`. Returns how many turns they have before that task
+/// runs.
+async fn turns_before_a_read(connections: usize, sent: usize) -> usize {
+    let (here, there) = StdStream::pair().unwrap();
+    there.set_nonblocking(true).unwrap();
+    let there = UnixStream::from_std(there).unwrap();
+    let (here, turn, turns) = (Arc::new(here), Arc::new(AtomicUsize::new(0)), BusyTurns::default());
+    let mut busy = JoinSet::new();
+    for _ in 0..connections {
+        let mut conn = Turn::new(Some(&turns));
+        conn.count(PREFACE);
+        let (here, turn) = (Arc::clone(&here), Arc::clone(&turn));
+        busy.spawn(poll_fn(move |cx| {
+            if conn.poll_read(cx).is_ready() {
+                while conn.poll_read(cx).is_ready() {
+                    conn.count(&frame(DATA, 0, 1, &[]));
+                }
+                if turn.fetch_add(1, Ordering::Relaxed) + 1 == sent {
+                    (&*here).write_all(&[1]).unwrap();
+                }
+            }
+            conn.end(cx);
+            Poll::<()>::Pending
+        }));
+    }
+    there.readable().await.unwrap();
+    turn.load(Ordering::Relaxed) - sent
+}
+
+#[tokio::test]
+async fn small_sender_waits_for_one_turn_of_all_busy_connections() {
+    for sent in (40..100).step_by(7) {
+        let turns = turns_before_a_read(20, sent).await;
+        assert!(turns <= 2, "{turns} turns");
+    }
+}
+
+proptest! {
+    #[test]
+    fn frames_are_counted_wherever_a_read_ends(
+        lengths in vec(prop_oneof![0_usize..20, 0_usize..70_000], 0..20),
+        reads in vec(1_usize..5_000, 1..50),
+    ) {
+        let mut bytes = PREFACE.to_vec();
+        for length in &lengths {
+            bytes.extend(frame(DATA, 0, 1, &vec![7; *length]));
+        }
+        let (mut frames, mut rest, mut reads) = (Frames::default(), &bytes[..], reads.iter().cycle());
+        while let (false, Some(most)) = (rest.is_empty(), reads.next()) {
+            let (read, after) = rest.split_at(rest.len().min(*most));
+            frames.count(read);
+            rest = after;
+        }
+        let small = bytes.len() < lengths.len() << 10;
+        prop_assert_eq!(frames.are_small(), small);
+    }
+}
