@@ -432,7 +432,7 @@ async fn files_that_cannot_be_read_are_named_with_their_flags() -> Result<()> {
     let (directory, secret) = (pair.folder().join("directory"), pair.folder().join("secret"));
     std::fs::create_dir(&directory)?;
     std::fs::write(&secret, "")?;
-    std::fs::set_permissions(&secret, Permissions::from_mode(0))?;
+    std::fs::set_permissions(&secret, Permissions::from_mode(0o000))?;
     let tokens = ["--agent-namespace=a", "--agent-service-account=b", "--authentication-audience=c"];
     let rows: [(Program, &str, &[&str]); 7] = [
         (Program::Server, "--cluster-cert", &[]),
