@@ -3,6 +3,9 @@
 //! Agents are listed in the order of their ids, connections in that of their agents' ids. A page in this order builds only
 //! its own rows: entries before it are counted.
 
+#[cfg(test)]
+mod cost;
+
 use std::time::SystemTime;
 
 use driver::LiveConnection;
@@ -185,11 +188,12 @@ mod tests {
     use serve::metrics::Registry;
 
     use super::*;
+    use crate::agent_stream::OpenConnection;
     use crate::agent_stream::testing::Command;
     use crate::backends::{Backend, Identifiers, Registration, Strategy};
 
-    const AGENTS: usize = 16_000;
-    const CONNECTIONS: usize = 50_000;
+    pub(super) const AGENTS: usize = 16_000;
+    pub(super) const CONNECTIONS: usize = 50_000;
 
     /// The connections of an agent.
     fn count(agent: usize) -> usize {
@@ -210,18 +214,20 @@ mod tests {
         }
     }
 
-    /// A server with many agents, each with a task that counts the connections that it tells.
-    struct World {
-        sources: StatusSources,
+    /// A server with many agents, each with a task that opens every dial, and counts the connections that it tells.
+    pub(super) struct World {
+        pub(super) sources: StatusSources,
         told: Arc<AtomicUsize>,
         _agents: Vec<Registration<LinkHandle>>,
     }
 
     impl World {
-        fn new(agents: usize) -> Self {
+        pub(super) fn new(agents: usize) -> Self {
             let metrics = Metrics::new(&mut Registry::default());
             let backends = BackendManager::new(&[Strategy::Default], metrics.routes.clone());
             let told = Arc::new(AtomicUsize::new(0));
+            let key = mux::Link::<mux::Server, bytes::Bytes>::new(mux::Limits::default()).dial("tcp", "a:1");
+            let key = key.unwrap();
             let agent = |agent: usize| {
                 let (mut handle, mut commands) = LinkHandle::new();
                 let traffic = SharedTraffic::default();
@@ -232,14 +238,21 @@ mod tests {
                     ..Traffic::default()
                 });
                 handle.facts = Arc::new(LinkFacts { traffic, native: true, ..LinkFacts::default() });
-                let told = Arc::clone(&told);
+                let (told, own) = (Arc::clone(&told), handle.commands().clone());
                 tokio::spawn(async move {
                     while let Some(command) = commands.recv().await {
-                        let Command::Report { skip, limit, reply } = command else { continue };
-                        let rows: Vec<_> =
-                            (skip..count(agent)).take(limit).map(|at| live(agent, at)).collect();
-                        told.fetch_add(rows.len(), Ordering::Relaxed);
-                        let _ = reply.send(rows);
+                        match command {
+                            Command::Report { skip, limit, reply } => {
+                                let rows = (skip..count(agent)).take(limit).map(|at| live(agent, at));
+                                let rows: Vec<_> = rows.collect();
+                                told.fetch_add(rows.len(), Ordering::Relaxed);
+                                let _ = reply.send(rows);
+                            }
+                            Command::Dial { reply, .. } => {
+                                let _ = reply.send(Ok(OpenConnection::new(key, ConnectId(1), own.clone())));
+                            }
+                            _ => {}
+                        }
                     }
                 });
                 let identifiers = Identifiers::parse(&format!("host=node-{agent}&zone=a")).unwrap();

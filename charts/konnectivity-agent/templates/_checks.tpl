@@ -65,6 +65,10 @@
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- $least := toString $values.podDisruptionBudget.minAvailable -}}
+{{- if and $values.podDisruptionBudget.enabled (eq $values.kind "Deployment") (or (eq $least "100%") (and (regexMatch "^[0-9]+$" $least) (ge (int $least) (int $values.replicaCount)))) -}}
+{{- fail (printf "podDisruptionBudget.minAvailable is %s and replicaCount is %d: no node with such a pod could be drained, set minAvailable below replicaCount" $least (int $values.replicaCount)) -}}
+{{- end -}}
 {{- if and (not $values.ownFlags) (regexMatch ",|^([^:]*|\\[.*\\]):[0-9]*$" $values.proxyServer.host) -}}
 {{- fail (printf "proxyServer.host is %s, but Go's agent takes one host without a port: write the port in proxyServer.port, or set ownFlags=true" $values.proxyServer.host) -}}
 {{- end -}}

@@ -82,8 +82,10 @@ spec:
 - name: konnectivity-agent
   image: {{ include "konnectivity-agent.image" . | quote }}
   imagePullPolicy: {{ $values.image.pullPolicy }}
+  {{- with $values.command }}
   command:
-    {{- toYaml $values.command | nindent 4 }}
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
   args:
     {{- include "konnectivity-agent.args" . | trim | nindent 4 }}
   env:

@@ -13,6 +13,10 @@
 {{- if and (not (include "konnectivity-server.serverCount" .)) (not $values.leases.enabled) -}}
 {{- fail (printf "serverCount is auto, which a %s cannot tell: set serverCount to the number of your servers, or leases.enabled=true" $values.kind) -}}
 {{- end -}}
+{{- $least := toString $values.podDisruptionBudget.minAvailable -}}
+{{- if and $values.podDisruptionBudget.enabled (eq $values.kind "Deployment") (or (eq $least "100%") (and (regexMatch "^[0-9]+$" $least) (ge (int $least) (int $values.replicaCount)))) -}}
+{{- fail (printf "podDisruptionBudget.minAvailable is %s and replicaCount is %d: no node with such a pod could be drained, set minAvailable below replicaCount" $least (int $values.replicaCount)) -}}
+{{- end -}}
 {{- if and (eq $values.kind "Deployment") (ne (toString $values.serverCount) "auto") (ne (int $values.serverCount) (int $values.replicaCount)) -}}
 {{- fail (printf "serverCount is %d but replicaCount is %d: agents would look for the wrong number of servers, leave serverCount=auto" (int $values.serverCount) (int $values.replicaCount)) -}}
 {{- end -}}

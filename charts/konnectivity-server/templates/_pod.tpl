@@ -87,8 +87,10 @@ volumes:
 - name: konnectivity-server
   image: {{ include "konnectivity-server.image" . | quote }}
   imagePullPolicy: {{ $values.image.pullPolicy }}
+  {{- with $values.command }}
   command:
-    {{- toYaml $values.command | nindent 4 }}
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
   args:
     {{- include "konnectivity-server.args" . | trim | nindent 4 }}
   env:

@@ -169,7 +169,7 @@ fn roles(objects: &[Value]) -> Result<()> {
     Ok(())
 }
 
-fn no_nulls(value: &Value, path: &str) -> Result<()> {
+pub(crate) fn no_nulls(value: &Value, path: &str) -> Result<()> {
     match value {
         Value::Null => anyhow::bail!("{path} is null"),
         Value::Array(items) => {

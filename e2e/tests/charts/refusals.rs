@@ -32,6 +32,8 @@ const AGENT: &[Refusal] = &[
     // Refused by the templates.
     ("token-deployment", &["image.registry="], "image.registry is empty"),
     ("token-deployment", &["proxyServer.host="], "proxyServer.host is empty"),
+    ("token-deployment", &["podDisruptionBudget.minAvailable=2"], "could be drained"),
+    ("token-deployment", &["podDisruptionBudget.minAvailable=100%"], "could be drained"),
     ("token-deployment", &["auth.mode=mtls"], "there is no client certificate: set auth.mtls.existingSecret"),
     ("token-deployment", &["auth.mtls.certManager.enabled=true"], "that auth.mode token does not use"),
     ("everything", &["auth.mtls.certManager.issuerRef.name="], "issuerRef.name is empty"),
@@ -116,6 +118,7 @@ const AGENT: &[Refusal] = &[
 ];
 
 const SERVER: &[Refusal] = &[
+    ("deployment", &["podDisruptionBudget.minAvailable=3"], "could be drained"),
     // Refused by the schema.
     ("deployment", &["agentListener.prt=1"], "at '/agentListener': additional properties 'prt' not allowed"),
     (

@@ -116,3 +116,19 @@ fn a_budget_has_the_fields_of_its_cluster() -> Result<()> {
     }
     Ok(())
 }
+
+/// The number of pods that must remain replaces that of pods that may be evicted.
+#[test]
+fn a_budget_may_name_the_pods_that_remain() -> Result<()> {
+    for (chart, case) in [(Chart::Server, "deployment"), (Chart::Agent, "token-deployment")] {
+        for (set, most, least) in
+            [("", 1.into(), Value::Null), ("1", Value::Null, 1.into()), ("50%", Value::Null, "50%".into())]
+        {
+            let sets = [format!("podDisruptionBudget.minAvailable={set}"), "replicaCount=3".to_owned()];
+            let objects = objects(chart, &chart.case(case), &sets)?;
+            let budget = &of_kind(&objects, "PodDisruptionBudget").next().context("a budget")?["spec"];
+            ensure!(budget["maxUnavailable"] == most && budget["minAvailable"] == least, "{set:?}: {budget}");
+        }
+    }
+    Ok(())
+}

@@ -56,7 +56,8 @@ async fn controls_and_tables_have_names() -> Result<()> {
             let unnamed: Vec<_> = of(role).iter().filter(unnamed).map(ToString::to_string).collect();
             assert!(unnamed.is_empty(), "{role}: {unnamed:?}");
         }
-        assert!(of("table").len() >= 6 && of("columnheader").len() > 20 && !of("rowheader").is_empty());
+        // An agent has five tables if all connections came to others.
+        assert!(of("table").len() >= 5 && of("columnheader").len() > 15 && !of("rowheader").is_empty());
         assert_eq!(
             (of("main").len(), of("banner").len(), of("search").len(), of("image").len()),
             (1, 1, 1, 1)

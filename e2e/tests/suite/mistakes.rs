@@ -1,5 +1,8 @@
 //! Wrong configurations: the log, the readiness and the status of both programs name the cause and the fix, at `-v=0`.
+//! A program that cannot know the cause shows its effect.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
@@ -23,7 +26,11 @@ struct Says<'a> {
     status: &'a str,
 }
 
-const NOTHING: Says<'_> = Says { log: "", status: "" };
+/// A server that no agent has reached knows no more.
+const NO_AGENT: Says<'_> = Says { log: "", status: "no connection to any proxy agent" };
+
+/// A program that works.
+const READY: Says<'_> = Says { log: "", status: r#""state":"ready""# };
 
 /// The same text in both places.
 fn both(text: &str) -> Says<'_> {
@@ -48,6 +55,16 @@ async fn says(process: &Process, admin: SocketAddr, said: &Says<'_>) -> Result<(
 
 /// Adds an agent with these flags to a server, checks what both say, and that both still run.
 async fn check(mut pair: Pair, agent: &[&str], server_says: Says<'_>, agent_says: Says<'_>) -> Result<()> {
+    check_at(&mut pair, agent, server_says, agent_says).await
+}
+
+/// The same for a pair that is needed afterwards.
+async fn check_at(
+    pair: &mut Pair,
+    agent: &[&str],
+    server_says: Says<'_>,
+    agent_says: Says<'_>,
+) -> Result<()> {
     let mut flags = vec!["-v=0"];
     flags.extend(agent);
     pair.add_agent("a", "", &flags)?;
@@ -179,7 +196,7 @@ async fn wrong_ports_are_named() -> Result<()> {
     check(
         server(&[]).await?,
         &["--proxy-server-port=1"],
-        NOTHING,
+        NO_AGENT,
         both("dial tcp 127.0.0.1:1: connect: connection refused"),
     )
     .await?;
@@ -190,7 +207,7 @@ async fn wrong_ports_are_named() -> Result<()> {
         let agent_says = format!(
             "the answer is not TLS; is 127.0.0.1:{port} the agent port? Health and admin ports speak plain HTTP"
         );
-        check(pair, &[&flag], NOTHING, both(&agent_says)).await?;
+        check(pair, &[&flag], NO_AGENT, both(&agent_says)).await?;
     }
     Ok(())
 }
@@ -241,7 +258,57 @@ async fn token_that_is_missing_or_refused_is_named_at_both_ends() -> Result<()> 
 async fn count_that_no_server_completes_is_named_once() -> Result<()> {
     let pair = server(&["--server-count=3".to_owned()]).await?;
     let text = "no attempt reaches a missing server: is the server count too high";
-    check(pair, &[], NOTHING, Says { log: text, status: text }).await
+    let count = r#"{"name":"server-count","value":"3"}"#;
+    check(pair, &[], Says { log: "", status: count }, both(text)).await
+}
+
+#[tokio::test]
+async fn two_servers_with_one_id_are_named() -> Result<()> {
+    let setup = Setup::grpc().servers(2).agents(0).server_arg("-v=0").server_arg("--server-id=same");
+    let mut pair = setup.start().await?;
+    pair.add_agent("a", "", &["-v=0"])?;
+    let agent = pair.agent();
+    says(&agent.process, agent.admin, &both("do two servers have one --server-id?")).await?;
+    let id = Says { log: r#"serverID="same""#, status: r#""id":"same""# };
+    says(&agent.process, agent.admin, &id).await?;
+    let body = get(agent.health, "/readyz?verbose").await?.body;
+    ensure!(body.contains("do two servers have one --server-id?"), "{body}");
+    for server in &pair.servers {
+        says(&server.process, server.admin, &Says { log: "", status: r#""id":"same""# }).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn kubernetes_api_that_is_down_is_named_at_both_ends() -> Result<()> {
+    let world = World::new().await?;
+    let pair = world.setup("unknown")?.server_arg("-v=0").agents(0).start().await?;
+    world.api.down();
+    let server_says = Says { log: "An agent's token could not be reviewed", status: "token review: " };
+    check(pair, &[], server_says, both("the Kubernetes API cannot be asked now")).await
+}
+
+#[tokio::test]
+async fn agents_without_identifiers_for_the_strategy_are_named() -> Result<()> {
+    let mut pair = server(&["--proxy-strategies=destHost".to_owned()]).await?;
+    let said = Says {
+        log: "no connected agent has --agent-identifiers",
+        status: "1 connected, without --agent-identifiers for destHost",
+    };
+    check_at(&mut pair, &[], said, READY).await?;
+    let health = pair.server().health;
+    let body = get(health, "/readyz?verbose").await?.body;
+    let said = "no connection to any proxy agent\n   1 connected, without --agent-identifiers for destHost";
+    ensure!(body.contains(said), "{body}");
+    let body = get(health, "/readyz").await?.body;
+    ensure!(body == "no connection to any proxy agent", "{body}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn unauthenticated_agents_cause_a_warning() -> Result<()> {
+    let server_says = Says { log: "Agents are not authenticated", status: r#""id":"a","identity":"""# };
+    check(server(&["--cluster-ca-cert=".to_owned()]).await?, &[], server_says, READY).await
 }
 
 #[tokio::test]
@@ -253,7 +320,7 @@ async fn two_agents_with_one_id_are_named() -> Result<()> {
         log: "two agents use one agent id: give each its own --agent-id",
         status: "agent id same is also used by an agent at 127.0.0.1",
     };
-    check(pair, &["--agent-id=same"], said, NOTHING).await
+    check(pair, &["--agent-id=same"], said, Says { log: "", status: r#""id":"same""# }).await
 }
 
 #[tokio::test]
@@ -300,7 +367,13 @@ async fn socket_that_cannot_be_bound_is_named_with_its_flag() -> Result<()> {
     let file = pair.folder().join("file");
     std::fs::write(&file, "")?;
     let long = PathBuf::from(format!("/tmp/{}", "x".repeat(120)));
+    let (full, closed) = (pair.folder().join("full"), pair.folder().join("closed"));
+    std::fs::create_dir_all(full.join("directory"))?;
+    std::fs::create_dir(&closed)?;
+    std::fs::set_permissions(&closed, Permissions::from_mode(0o555))?;
     for (path, why) in [
+        (full, "the file exists and is not a socket: remove it or choose another path"),
+        (closed.join("s.sock"), "permission denied: make its directory writable for user "),
         (pair.folder().join("missing/s.sock"), "its directory does not exist"),
         (file, "the file exists and is not a socket: remove it or choose another path"),
         (long, "a socket's path must be shorter than 108 bytes"),
@@ -333,7 +406,68 @@ fn start(program: Program, pair: &Pair, flags: &[String]) -> Result<Process> {
         args.push(format!("--ca-cert={}", pki.cluster_ca.display()));
     }
     args.extend(flags.iter().cloned());
-    Process::spawn(Recipe { name: side.to_owned(), program: program.path()?, args, env: Vec::new() })
+    Process::spawn(unprivileged(Recipe {
+        name: side.to_owned(),
+        program: program.path()?,
+        args,
+        env: Vec::new(),
+    }))
+}
+
+/// The same program without root's right to read and write every file.
+fn unprivileged(recipe: Recipe) -> Recipe {
+    if !rustix::process::geteuid().is_root() {
+        return recipe;
+    }
+    let mut args = vec!["--bounding-set=-dac_override,-dac_read_search".to_owned(), "--".to_owned()];
+    args.push(recipe.program.display().to_string());
+    args.extend(recipe.args);
+    Recipe { program: "setpriv".into(), args, ..recipe }
+}
+
+/// A file that cannot be read ends the process with one line that names flag, file and fix.
+#[tokio::test]
+async fn files_that_cannot_be_read_are_named_with_their_flags() -> Result<()> {
+    let pair = server(&[]).await?;
+    let (directory, secret) = (pair.folder().join("directory"), pair.folder().join("secret"));
+    std::fs::create_dir(&directory)?;
+    std::fs::write(&secret, "")?;
+    std::fs::set_permissions(&secret, Permissions::from_mode(0o000))?;
+    let tokens = ["--agent-namespace=a", "--agent-service-account=b", "--authentication-audience=c"];
+    let rows: [(Program, &str, &[&str]); 7] = [
+        (Program::Server, "--cluster-cert", &[]),
+        (Program::Server, "--cluster-key", &[]),
+        (Program::Server, "--cluster-ca-cert", &[]),
+        (Program::Server, "--kubeconfig", &tokens),
+        (Program::Agent, "--agent-cert", &[]),
+        (Program::Agent, "--agent-key", &[]),
+        (Program::Agent, "--ca-cert", &[]),
+    ];
+    for (program, flag, further) in rows {
+        for (path, why) in [
+            (&directory, "it is a directory: name a file"),
+            (&secret, "permission denied: make it readable for user "),
+        ] {
+            let mut flags = vec![format!("{flag}={}", path.display())];
+            flags.extend(further.iter().map(|flag| (*flag).to_owned()));
+            let mut process = start(program, &pair, &flags)?;
+            let status = process.exit(DEADLINE).await?;
+            let (log, said) = (process.log(), format!("{flag}: cannot read {}: {why}", path.display()));
+            let is_last = log.last().is_some_and(|line| line.starts_with(&said));
+            ensure!(status.code() == Some(1) && is_last, "{said}: {status}: {log:?}");
+        }
+    }
+    Ok(())
+}
+
+/// A token file may appear later, so the agent tries again.
+#[tokio::test]
+async fn token_file_that_cannot_be_read_is_named_with_its_flag() -> Result<()> {
+    let world = World::new().await?;
+    let pair = world.setup("unknown")?.server_arg("-v=0").agents(0).start().await?;
+    let path = pair.folder().display().to_string();
+    let agent_says = format!("--service-account-token-path {path}: it is a directory: name a file");
+    check(pair, &[&format!("--service-account-token-path={path}")], NO_AGENT, both(&agent_says)).await
 }
 
 /// These command lines and files end the process with one line that names the flag and the fix, as JSON if lines are JSON.
@@ -421,12 +555,14 @@ async fn mistakes_that_are_known_at_the_start_end_the_process() -> Result<()> {
 /// They work with Go's agent, so they start, and the log says what is wrong.
 #[tokio::test]
 async fn values_that_an_empty_variable_leaves_are_warned_of() -> Result<()> {
-    for (flag, said) in [
-        ("--proxy-server-host=", "--proxy-server-host is empty: it counts as localhost"),
-        ("--agent-identifiers=host=", "--agent-identifiers has an empty value, which matches no target"),
-        ("--agent-identifiers=ipv4=$(HOST_IP)", "--agent-identifiers has a variable that nothing expanded"),
+    for (name, value, said) in [
+        ("proxy-server-host", "", "--proxy-server-host is empty: it counts as localhost"),
+        ("agent-identifiers", "host=", "--agent-identifiers has an empty value, which matches no target"),
+        ("agent-identifiers", "ipv4=$(HOST_IP)", "--agent-identifiers has a variable that nothing expanded"),
     ] {
-        check(server(&[]).await?, &[flag], NOTHING, Says { log: said, status: "" }).await?;
+        let status = format!(r#"{{"name":"{name}","value":"{value}"}}"#);
+        let agent_says = Says { log: said, status: &status };
+        check(server(&[]).await?, &[&format!("--{name}={value}")], READY, agent_says).await?;
     }
     Ok(())
 }

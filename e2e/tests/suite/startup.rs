@@ -263,39 +263,3 @@ async fn every_port_says_where_it_listens() -> Result<()> {
     }
     Ok(())
 }
-
-/// A client with another protocol than the frontend's is named at `-v=0`.
-#[tokio::test]
-async fn a_client_with_the_other_protocol_is_named() -> Result<()> {
-    let cases = [
-        (
-            Mode::Grpc,
-            "CONNECT node:10250 HTTP/1.1\r\nHost: node:10250\r\n\r\n",
-            "the frontend's --mode is grpc",
-        ),
-        (Mode::HttpConnect, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "the frontend's --mode is http-connect"),
-    ];
-    for (mode, bytes, cause) in cases {
-        let pair = Setup::new(mode, Front::Unix).server_arg("-v=0").agents(0).start().await?;
-        let Place::Unix(path) = &pair.frontend().place else { anyhow::bail!("a Unix socket") };
-        let mut client = tokio::net::UnixStream::connect(path).await?;
-        tokio::io::AsyncWriteExt::write_all(&mut client, bytes.as_bytes()).await?;
-        pair.server().process.wait_said(cause).await?;
-    }
-    Ok(())
-}
-
-#[tokio::test]
-async fn agents_without_identifiers_for_the_strategy_are_named() -> Result<()> {
-    let mut pair =
-        Setup::grpc().server_arg("--proxy-strategies=destHost").server_arg("-v=0").agents(0).start().await?;
-    pair.add_agent("a", "", &[])?;
-    let server = pair.server();
-    server.process.wait_said("no connected agent has --agent-identifiers").await?;
-    let body = e2e::http1::get(server.health, "/readyz?verbose").await?.body;
-    let said = "no connection to any proxy agent\n   1 connected, without --agent-identifiers for destHost";
-    ensure!(body.contains(said), "{body}");
-    let body = e2e::http1::get(server.health, "/readyz").await?.body;
-    ensure!(body == "no connection to any proxy agent", "{body}");
-    Ok(())
-}

@@ -72,7 +72,7 @@ pub enum ConnectError {
         address: String,
     },
     /// The token file cannot be read.
-    #[error("--service-account-token-path {}: {source}", path.display())]
+    #[error("--service-account-token-path {}: {}", path.display(), net::tls::read_failure(source))]
     Token {
         /// The file.
         path: PathBuf,

@@ -1,6 +1,6 @@
 //! `AgentService/Connect`: an agent's stream is a backend while it is open.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -192,7 +192,7 @@ impl AgentService {
             identity: if vouched { bound.identity.to_string() } else { String::new() },
             party: Arc::clone(&party),
             name: live.as_ref().map(|live| live.name),
-            address: peer.address.to_string(),
+            address: SocketAddr::new(peer.address.ip().to_canonical(), peer.address.port()).to_string(),
             version: version(&request.metadata),
             native: answer.pings,
             since: Some(serve::statusz::now()),

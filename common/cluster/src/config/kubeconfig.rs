@@ -70,8 +70,9 @@ struct User {
 
 /// Reads a file.
 pub(super) fn load(path: &Path) -> Result<Config, ConfigError> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| ConfigError(format!("cannot read {path:?}: {error}")))?;
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        ConfigError(format!("cannot read {}: {}", path.display(), net::tls::read_failure(&error)))
+    })?;
     let syntax = |why: String| ConfigError(format!("{path:?} is no kubeconfig: {why}"));
     let value = yaml::parse(&text).map_err(syntax)?;
     // serde's error text could quote the value, which may be a secret.

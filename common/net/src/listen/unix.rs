@@ -109,7 +109,7 @@ impl UnixSocket {
             Some(name) => Bound::to_name(name),
             None => remove_existing(path, delete_existing).and_then(|()| Bound::to_file(path)),
         };
-        let bound = bound.map_err(|error| BindError::new(path.display(), error))?;
+        let bound = bound.map_err(|error| BindError::new(path.display(), named(error)))?;
         let mut watch = tokio::time::interval(UNIX_WATCH);
         watch.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Ok(Self {
@@ -225,6 +225,18 @@ impl Bound {
 /// The part of an abstract socket's name after the `@`.
 fn abstract_name(path: &Path) -> Option<&OsStr> {
     path.as_os_str().as_bytes().strip_prefix(b"@").map(OsStr::from_bytes)
+}
+
+/// The error with its fix, if the directory cannot be written to.
+fn named(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            let user = rustix::process::geteuid();
+            io::Error::other(format!("permission denied: make its directory writable for user {user}"))
+        }
+        io::ErrorKind::ReadOnlyFilesystem => io::Error::other("its directory is on a read-only file system"),
+        _ => error,
+    }
 }
 
 /// A bound socket that does not listen yet. `taken` is the error if the address is in use.

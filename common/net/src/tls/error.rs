@@ -44,12 +44,15 @@ impl TlsError {
     }
 }
 
-/// The operator's words, without the error number.
-pub(super) fn read_failure(error: &io::Error) -> String {
+/// Why a file cannot be read, and the fix, in the operator's words, without the error number.
+pub fn read_failure(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => "no such file".to_owned(),
-        io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
-        io::ErrorKind::IsADirectory => "it is a directory".to_owned(),
+        io::ErrorKind::PermissionDenied => {
+            let user = rustix::process::geteuid();
+            format!("permission denied: make it readable for user {user}")
+        }
+        io::ErrorKind::IsADirectory => "it is a directory: name a file".to_owned(),
         _ => error.to_string(),
     }
 }

@@ -31,7 +31,7 @@ use rustls::crypto::CryptoProvider;
 pub use ahead::{ReadAhead, TooLarge};
 pub use client::{CaSource, ClientStream, ClientTls, ClientTlsOptions};
 pub use describe::CertificateFacts;
-pub use error::{HandshakeError, TlsError};
+pub use error::{HandshakeError, TlsError, read_failure};
 pub use flags::{Accepted, CipherSuites, TlsFlagError, TlsVersion};
 pub use gather::{Gathering, Session};
 pub use identity::PeerIdentity;

@@ -49,8 +49,8 @@ pub(super) fn headline(view: &View<'_>) -> String {
 
 /// Adds a list of what needs attention, each entry with a link to its rows.
 fn faults(html: &mut Html, view: &View<'_>) {
-    let faults = [unhealthy(view), failures(view), refused(view), stalls(view)].into_iter().flatten();
-    let mut faults: Vec<_> = faults.chain(ending(view)).collect();
+    let faults = [unhealthy(view), failing(view), failures(view), refused(view), stalls(view)];
+    let mut faults: Vec<_> = faults.into_iter().flatten().chain(ending(view)).collect();
     if view.status.incomplete {
         let text = "Connections are missing, because a stream did not answer within 2 s.".to_owned();
         faults.push(("warn", text, "#connections".to_owned()));
@@ -73,12 +73,26 @@ type Fault = (&'static str, String, String);
 fn unhealthy(view: &View<'_>) -> Option<Fault> {
     let totals = &view.status.totals;
     let query = Query { sort: "reason".to_owned(), descending: true, ..Query::default() };
-    let text = match totals.agents_unhealthy {
+    let first = view.status.agents.iter().find(|agent| agent.state != "ready");
+    let first = first.map(|first| format!("{} is {}: {}", first.id, first.state, first.reason));
+    let (are, join) = match totals.agents_unhealthy {
         0 => return None,
-        1 => format!("1 of {} is not ready", count(totals.agents, "agent")),
-        many => format!("{} of {} are not ready", number(many), count(totals.agents, "agent")),
+        1 => ("is", ": "),
+        _ => ("are", ", for instance "),
     };
-    Some(("bad", text, view.href(&query, "#agents")))
+    let first = first.map(|first| format!("{join}{first}")).unwrap_or_default();
+    let (some, all) = (number(totals.agents_unhealthy), count(totals.agents, "agent"));
+    Some(("bad", format!("{some} of {all} {are} not ready{first}"), view.href(&query, "#agents")))
+}
+
+/// The agent on this page at which more dials fail than succeed. Other agents may have taken them over.
+fn failing(view: &View<'_>) -> Option<Fault> {
+    let failing = view.status.agents.iter().filter(|agent| agent.dials_failed > agent.dials_ok);
+    let most = failing.max_by_key(|agent| agent.dials_failed)?;
+    let query = Query { sort: "dials_failed".to_owned(), descending: true, ..Query::default() };
+    let all = count(most.dials_failed + most.dials_ok, "dial");
+    let text = format!("{} of {all} failed at {}", number(most.dials_failed), most.id);
+    Some(("warn", text, view.href(&query, "#agents")))
 }
 
 fn failures(view: &View<'_>) -> Option<Fault> {
@@ -117,18 +131,19 @@ fn refused(view: &View<'_>) -> Option<Fault> {
     Some(("warn", text, "#refused".to_owned()))
 }
 
+/// All connections, the longest stall first.
+fn longest_stalls() -> Query {
+    let (list, sort) = (Some(List::Connections), "stalled_seconds".to_owned());
+    Query { list, sort, descending: true, ..Query::default() }
+}
+
 /// The longest stall of the connections on this page.
 fn stalls(view: &View<'_>) -> Option<Fault> {
     let stalled = view.status.connections.iter().filter(|one| one.stalled_seconds.is_some());
     let longest = stalled.clone().max_by(|one, two| {
         one.stalled_seconds.unwrap_or_default().total_cmp(&two.stalled_seconds.unwrap_or_default())
     })?;
-    let query = Query {
-        list: Some(List::Connections),
-        sort: "stalled_seconds".to_owned(),
-        descending: true,
-        ..Query::default()
-    };
+    let query = longest_stalls();
     let text = format!(
         "{} on this page: the reader takes no data. Longest: {} ({}), for {}",
         count(stalled.count() as u64, "stalled connection"),
@@ -192,6 +207,11 @@ fn overview(html: &mut Html, view: &View<'_>) {
             fact("Servers by leases", number(kubernetes.leases_counted));
         }
         fact("Last error of the Kubernetes API", kubernetes.last_error.clone());
+    }
+    if view.status.connections.len() > view.query.limit {
+        let query = longest_stalls();
+        html.raw("<div><dt>Stalled connections</dt><dd><a href=\"").text(view.href(&query, "#connections"));
+        html.raw("\">Look among all ").text(number(totals.connections)).raw("</a></dd></div>");
     }
     html.raw("</dl>");
     history(html, view.status);

@@ -140,7 +140,8 @@ fn faults_are_named_with_links_to_their_rows() {
     holds(
         &page,
         &[
-            "|1 of 3 agents is not ready|",
+            "|1 of 3 agents is not ready: node-2 is ejected: its own failures stand out, returns in 20 s|",
+            "|7 of 7 dials failed at node-2|",
             "|1 of 127 dials in the last 15 minutes failed, all by node-2. Last: 10.1.2.3:10250: connect: connection refused|",
             "|1 stalled connection on this page: the reader takes no data. Longest: 10.1.1.3:443 (node-3), for 12 s|",
             "|The certificate of frontend ends in 3 d 12 h: --frontend-cert /pki/frontend.crt|",
@@ -148,9 +149,12 @@ fn faults_are_named_with_links_to_their_rows() {
             "|ejected|its own failures stand out, returns in 20 s|",
         ],
     );
-    for link in
-        ["/?sort=-reason#agents", "/?list=connections&amp;sort=-stalled_seconds#connections", "#failures"]
-    {
+    for link in [
+        "/?sort=-reason#agents",
+        "/?sort=-dials_failed#agents",
+        "/?list=connections&amp;sort=-stalled_seconds#connections",
+        "#failures",
+    ] {
         assert!(page.contains(&format!("href=\"{link}\"")), "{link}");
     }
     let order = ["CN=frontend|in 3 d 12 h", "CN=kubeconfig|in 19 d", "CN=agents|in 364 d 12 h"];
@@ -233,6 +237,15 @@ fn sort_links_turn_the_order_and_keep_the_filter() {
     assert_eq!(page.matches("aria-sort=").count(), 1);
     holds(&page, &["No entry contains the filter."]);
     holds(&shown(&server(), "filter=10.1.2.3"), &["connect: connection refused"]);
+}
+
+/// A stall may be on another page.
+#[test]
+fn page_with_some_connections_leads_to_the_stalled_ones() {
+    let some = shown(&server(), "limit=1");
+    holds(&some, &["Stalled connections|Look among all 12|"]);
+    assert!(some.contains("href=\"/?list=connections&amp;sort=-stalled_seconds#connections\">Look"));
+    assert!(!shown(&server(), "").contains("Look among all"), "they are all here");
 }
 
 #[test]
