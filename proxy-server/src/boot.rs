@@ -190,7 +190,7 @@ impl Server {
         }
         let of_agents = watch(vec![tls], AGENTS);
         let watches = of_agents.into_iter().chain(of_frontends).chain(of_kubeconfig).chain(count_watch);
-        let history = AbortOnDropHandle::new(ops.handle().spawn(metrics.journal.clone().keep_history()));
+        let history = AbortOnDropHandle::new(ops.handle().spawn(metrics.dials.journal.clone().keep_history()));
         let background = watches.chain([history]).collect();
         let frontends = frontends.into_iter().map(Frontend::bind_once).collect::<Result<_>>()?;
         let has_api = kubernetes.is_some();

@@ -157,7 +157,7 @@ impl AgentService {
 
     /// Refuses a Connect, and remembers it for the status.
     fn refuse(&self, request: Request, peer: &AgentPeer, code: Code, text: &str) {
-        self.metrics.journal.refused(Port::Agent.listener(), peer.address.ip(), text);
+        self.metrics.dials.journal.refused(Port::Agent.listener(), peer.address.ip(), text);
         request.refuse(code, text);
     }
 
@@ -322,7 +322,7 @@ impl AgentService {
         let Some(suppressed) = self.gate.refusals.due("shared id", address) else { return };
         let text = format!("agent id {} is also used by an agent at {other}", Peer(&agent_id));
         let text = format!("{text} (both serve; give each its own --agent-id)");
-        self.metrics.journal.refused(Port::Agent.listener(), address, &text);
+        self.metrics.dials.journal.refused(Port::Agent.listener(), address, &text);
         tracing::warn!(
             agentID = %Peer(&agent_id), %address, %other, suppressed,
             "two agents use one agent id: give each its own --agent-id"
