@@ -5,7 +5,7 @@
 
 use std::time::SystemTime;
 
-use driver::LiveConnection;
+use driver::{LiveConnection, SharedTraffic};
 use serve::http::StatusSource;
 use serve::http::health::Condition;
 use serve::statusz::{Facts, ago, connections, rfc3339, seconds, stall, unix};
@@ -109,7 +109,7 @@ fn agent(id: &str, description: AgentDescription<LinkHandle>, now: Instant) -> A
     let facts = || handles.iter().map(|handle| &*handle.facts);
     let oldest = facts().next();
     let text = |of: fn(&LinkFacts) -> &String| oldest.map(of).cloned().unwrap_or_default();
-    let sum = |of: fn(driver::Traffic) -> u64| facts().map(|facts| of(facts.traffic.get())).sum();
+    let sum = |of: fn(&SharedTraffic) -> u64| facts().map(|facts| of(&facts.traffic)).sum();
     let rtts = facts().filter_map(|facts| facts.keepalive.as_ref()?.last_rtt());
     let (dials_ok, dials_failed) = stats.dials();
     Agent {
@@ -124,9 +124,9 @@ fn agent(id: &str, description: AgentDescription<LinkHandle>, now: Instant) -> A
         streams: handles.len() as u64,
         rtt_seconds: rtts.max().map(seconds),
         expected_dial_seconds: Some(stats.expected(now)).filter(|time| !time.is_zero()).map(seconds),
-        connections: sum(|traffic| traffic.connections as u64),
-        bytes_to_agent: sum(|traffic| traffic.sent),
-        bytes_from_agent: sum(|traffic| traffic.received),
+        connections: sum(|traffic| traffic.connections() as u64),
+        bytes_to_agent: sum(SharedTraffic::sent),
+        bytes_from_agent: sum(SharedTraffic::received),
         dials_ok,
         dials_failed,
         state: state.to_owned(),
@@ -151,7 +151,7 @@ fn state(agent: &AgentDescription<LinkHandle>, now: Instant) -> (&'static str, S
 /// The page of connections, and whether entries are missing.
 async fn connection_page(backends: &BackendManager<LinkHandle>, query: &Query) -> (Vec<Connection>, bool) {
     let (wall, now) = (serve::statusz::now(), Instant::now());
-    let count = |handle: &LinkHandle| handle.facts.traffic.get().connections;
+    let count = |handle: &LinkHandle| handle.facts.traffic.connections();
     let streams = backends.streams(|handle| count(handle) > 0).into_iter();
     let streams = streams.map(|(agent_id, _, handle)| (count(&handle), (agent_id, handle))).collect();
     connections(streams, query, |(agent_id, handle), skip, limit| async move {
@@ -179,7 +179,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use driver::{SharedTraffic, Traffic};
+    use driver::Traffic;
     use mux::ConnectId;
     use serve::logs::VerbosityLevel;
     use serve::metrics::Registry;
@@ -225,7 +225,7 @@ mod tests {
             let agent = |agent: usize| {
                 let (mut handle, mut commands) = LinkHandle::new();
                 let traffic = SharedTraffic::default();
-                traffic.set(Traffic {
+                traffic.set(&Traffic {
                     connections: count(agent),
                     sent: 7,
                     received: 9,
