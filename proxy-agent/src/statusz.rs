@@ -34,10 +34,9 @@ impl StatusSources {
         self,
         readiness: impl Fn() -> Vec<Condition> + Send + Sync + 'static,
     ) -> StatusSource {
-        StatusSource::new(move |query| {
-            let health = readiness().into_iter().map(Into::into).collect();
+        StatusSource::new(readiness, move |query| {
             let sources = self.clone();
-            async move { Status { health, ..sources.document(&query).await } }
+            async move { sources.document(&query).await }
         })
     }
 
