@@ -10,7 +10,6 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use cluster::{Client, Clock};
 use driver::Bounds;
-use flags::{Bind, BindHost};
 use grpc::capabilities::Capabilities;
 use net::env_proxy::EnvProxy;
 use net::tls::{CaSource, ClientTls, ClientTlsOptions, TlsError};
@@ -284,12 +283,7 @@ fn serve_ports(
         source,
     );
     let admin = with_verbosity(admin, facts.verbosity());
-    let serve = |name, (host, port): (&BindHost, u16), routes| {
-        let bind = Bind { host: host.clone(), port };
-        let port = serve::http::serve(ops.handle(), name, bind, routes);
-        facts.port(name, &port);
-        port
-    };
+    let serve = |name, address, routes| facts.serve(ops.handle(), name, address, routes);
     vec![
         serve("health", (&config.ports.health_server_host, config.ports.health_server_port), health),
         serve("admin", (&config.ports.admin_bind_address, config.ports.admin_server_port), admin),

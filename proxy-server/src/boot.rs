@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use driver::Bounds;
-use flags::{Bind, BindHost, GoDuration};
+use flags::GoDuration;
 use grpc::capabilities::Capabilities;
 use net::listen::bind_links;
 use net::tls::{ALPN_H2, ALPN_HTTP1, ServerTls, ServerTlsOptions};
@@ -387,12 +387,7 @@ fn serve_ports(
     let admin = admin::with_status(admin::server(exposition, config.profiling.enable_profiling), source);
     let dials = config.ports.allow_probe_dials.then_some(frontend);
     let admin = with_probe(with_verbosity(admin, facts.verbosity()), probed, dials);
-    let serve = |name, (host, port): (&BindHost, u16), routes| {
-        let bind = Bind { host: host.clone(), port };
-        let port = serve::http::serve(ops.handle(), name, bind, routes);
-        facts.port(name, &port);
-        port
-    };
+    let serve = |name, address, routes| facts.serve(ops.handle(), name, address, routes);
     vec![
         serve("health", (&config.ports.health_bind_address, config.ports.health_port), health),
         serve("admin", (&config.ports.admin_bind_address, config.ports.admin_port), admin),
