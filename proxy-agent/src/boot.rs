@@ -10,7 +10,6 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use cluster::{Client, Clock};
 use driver::Bounds;
-use flags::{Bind, BindHost};
 use grpc::capabilities::Capabilities;
 use net::env_proxy::EnvProxy;
 use net::tls::{CaSource, ClientTls, ClientTlsOptions, TlsError};
@@ -20,7 +19,7 @@ use serve::logs::{Records, VerbosityLevel};
 use serve::metrics::{Exposition, Registry};
 use serve::signals::Signals;
 use serve::statusz::Facts;
-use serve::traces::{TraceSettings, Tracer};
+use serve::traces::Tracer;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -73,11 +72,8 @@ impl Agent {
         let (version, flags) = (env!("CARGO_PKG_VERSION"), &config.changed_flags);
         let facts = Facts::new("proxy-agent", version, &config.servers.agent_id, flags, verbosity);
         let metrics = Metrics::new(&mut registry);
-        let tracer = config.records.otlp_endpoint.clone().map(|collector| {
-            let service = ("konnectivity-agent", config.servers.agent_id.clone());
-            let settings = TraceSettings { collector, ratio: config.records.otlp_sample_ratio, service };
-            Tracer::start(settings, &mut registry, PREFIX, ops.handle())
-        });
+        let service = ("konnectivity-agent", config.servers.agent_id.clone());
+        let tracer = Tracer::start(&config.records, service, &mut registry, PREFIX, ops.handle());
         let (resolver, results) = (SystemResolver::default(), metrics.lookups.clone());
         let resolver: Resolver = Arc::new(Counted { resolver, results });
         let policy = DestinationPolicy {
@@ -88,8 +84,8 @@ impl Agent {
         let bounds = Bounds::new(config.flow.connection_memory_limit, config.flow.memory_limit);
         metrics.queued_bytes_limit.set(bounds.memory.limit() as i64);
         let dialer = Dialer::new(Arc::clone(&resolver), policy);
-        let links = Links::new(&config.servers.agent_id, dialer, bounds, metrics.clone(), records)
-            .traced(tracer.unwrap_or_default());
+        let links =
+            Links::new(&config.servers.agent_id, dialer, bounds, metrics.clone(), records).traced(tracer);
         let metadata = AgentMetadata::new(
             &config.servers.agent_id,
             config.servers.agent_identifiers.text(),
@@ -116,12 +112,10 @@ impl Agent {
         let counted = client
             .as_ref()
             .map_or_else(|| watch::channel(None).1, |client| count_leases(&config, client, &metrics, ops));
-        if let Some(expires) = client.as_ref().and_then(Client::certificate_expiry) {
-            facts.kubeconfig_certificate(expires);
-        }
-        let expiry = client.as_ref().and_then(Client::certificate_expiry);
-        let of_kubeconfig = expiry
-            .and_then(|expires| keep_kubeconfig_shown(ops.handle(), expires, every, &metrics.certificates));
+        let of_kubeconfig = client.as_ref().and_then(Client::certificate_expiry).and_then(|expires| {
+            facts.kubeconfig_certificate(expires.clone());
+            keep_kubeconfig_shown(ops.handle(), expires, every, &metrics.certificates)
+        });
         let settings = SyncSettings {
             interval: config.sync_interval,
             cap: config.sync_interval_cap,
@@ -289,12 +283,7 @@ fn serve_ports(
         source,
     );
     let admin = with_verbosity(admin, facts.verbosity());
-    let serve = |name, (host, port): (&BindHost, u16), routes| {
-        let bind = Bind { host: host.clone(), port };
-        let port = serve::http::serve(ops.handle(), name, bind, routes);
-        facts.port(name, &port);
-        port
-    };
+    let serve = |name, address, routes| facts.serve(ops.handle(), name, address, routes);
     vec![
         serve("health", (&config.ports.health_server_host, config.ports.health_server_port), health),
         serve("admin", (&config.ports.admin_bind_address, config.ports.admin_server_port), admin),

@@ -34,10 +34,9 @@ impl StatusSources {
         self,
         readiness: impl Fn() -> Vec<Condition> + Send + Sync + 'static,
     ) -> StatusSource {
-        StatusSource::new(move |query| {
-            let health = readiness().into_iter().map(Into::into).collect();
+        StatusSource::new(readiness, move |query| {
             let sources = self.clone();
-            async move { Status { health, ..sources.document(&query).await } }
+            async move { sources.document(&query).await }
         })
     }
 
@@ -92,7 +91,7 @@ fn server(links: &[Arc<OpenLink>]) -> Server {
         since: links.iter().map(|link| link.since).min().map(rfc3339).unwrap_or_default(),
         streams: links.len() as u64,
         rtt_seconds: rtts.max().map(seconds),
-        connections: links.iter().map(|link| link.traffic.get().connections as u64).sum(),
+        connections: links.iter().map(|link| link.traffic.connections() as u64).sum(),
         state: state.to_owned(),
     }
 }
@@ -100,7 +99,7 @@ fn server(links: &[Arc<OpenLink>]) -> Server {
 /// The page of connections, and whether entries are missing.
 async fn connection_page(links: Vec<Arc<OpenLink>>, query: &Query) -> (Vec<Connection>, bool) {
     let (wall, now) = (serve::statusz::now(), Instant::now());
-    let streams = links.into_iter().map(|link| (link.traffic.get().connections, link)).collect();
+    let streams = links.into_iter().map(|link| (link.traffic.connections(), link)).collect();
     connections(streams, query, |link: Arc<OpenLink>, skip, limit| async move {
         let live = link.connections(skip, limit).await;
         live.into_iter().map(|live| row(&link.server_id, live, wall, now)).collect()

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use driver::Bounds;
-use flags::{Bind, BindHost, GoDuration};
+use flags::GoDuration;
 use grpc::capabilities::Capabilities;
 use net::listen::bind_links;
 use net::tls::{ALPN_H2, ALPN_HTTP1, ServerTls, ServerTlsOptions};
@@ -34,7 +34,7 @@ use serve::logs::{LogLimit, Records, VerbosityLevel};
 use serve::metrics::{Exposition, Registry};
 use serve::signals::Signals;
 use serve::statusz::Facts;
-use serve::traces::{TraceSettings, Tracer};
+use serve::traces::Tracer;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
@@ -112,11 +112,8 @@ impl Server {
         let (version, flags) = (env!("CARGO_PKG_VERSION"), &config.changed_flags);
         let facts = Facts::new("proxy-server", version, &config.replica.server_id, flags, verbosity);
         let metrics = Metrics::new(&mut registry);
-        let tracer = config.records.otlp_endpoint.clone().map(|collector| {
-            let service = ("konnectivity-server", config.replica.server_id.clone());
-            let settings = TraceSettings { collector, ratio: config.records.otlp_sample_ratio, service };
-            Tracer::start(settings, &mut registry, PREFIX, ops.handle())
-        });
+        let service = ("konnectivity-server", config.replica.server_id.clone());
+        let tracer = Tracer::start(&config.records, service, &mut registry, PREFIX, ops.handle());
         let backends = BackendManager::with_selection(
             &config.replica.proxy_strategies,
             config.replica.agent_selection,
@@ -134,7 +131,7 @@ impl Server {
             config.replica.backend_dial_timeout.unwrap_or_default(),
             metrics.dials.clone(),
         )
-        .traced(tracer.unwrap_or_default());
+        .traced(tracer);
         let lifetimes = Lifetimes::default();
         let kubernetes = kubernetes::client(&config)?;
         let gate = kubernetes::agent_gate(&config, kubernetes.as_ref(), &metrics)?;
@@ -183,14 +180,14 @@ impl Server {
         };
         let of_frontends = watch(frontends.iter().filter_map(Frontend::tls).collect(), FRONTEND);
         let expiry = kubernetes.as_ref().and_then(cluster::Client::certificate_expiry);
-        let of_kubeconfig = expiry
-            .and_then(|expires| keep_kubeconfig_shown(ops.handle(), expires, every, &metrics.certificates));
-        if let Some(expires) = kubernetes.as_ref().and_then(cluster::Client::certificate_expiry) {
-            facts.kubeconfig_certificate(expires);
-        }
+        let of_kubeconfig = expiry.and_then(|expires| {
+            facts.kubeconfig_certificate(expires.clone());
+            keep_kubeconfig_shown(ops.handle(), expires, every, &metrics.certificates)
+        });
         let of_agents = watch(vec![tls], AGENTS);
         let watches = of_agents.into_iter().chain(of_frontends).chain(of_kubeconfig).chain(count_watch);
-        let history = AbortOnDropHandle::new(ops.handle().spawn(metrics.journal.clone().keep_history()));
+        let history =
+            AbortOnDropHandle::new(ops.handle().spawn(metrics.dials.journal.clone().keep_history()));
         let background = watches.chain([history]).collect();
         let frontends = frontends.into_iter().map(Frontend::bind_once).collect::<Result<_>>()?;
         let has_api = kubernetes.is_some();
@@ -390,12 +387,7 @@ fn serve_ports(
     let admin = admin::with_status(admin::server(exposition, config.profiling.enable_profiling), source);
     let dials = config.ports.allow_probe_dials.then_some(frontend);
     let admin = with_probe(with_verbosity(admin, facts.verbosity()), probed, dials);
-    let serve = |name, (host, port): (&BindHost, u16), routes| {
-        let bind = Bind { host: host.clone(), port };
-        let port = serve::http::serve(ops.handle(), name, bind, routes);
-        facts.port(name, &port);
-        port
-    };
+    let serve = |name, address, routes| facts.serve(ops.handle(), name, address, routes);
     vec![
         serve("health", (&config.ports.health_bind_address, config.ports.health_port), health),
         serve("admin", (&config.ports.admin_bind_address, config.ports.admin_port), admin),

@@ -4,7 +4,7 @@
 //! all limits, metrics and logs.
 
 use commands::probe::{Protocol, Stage, Then, stages};
-use percent_encoding::percent_decode_str;
+use net::query::pairs;
 use serve::http::{Routes, with_post};
 use status::Probe;
 use tokio::net::UnixStream;
@@ -34,16 +34,15 @@ async fn probe(
     frontend: Option<Frontend>,
 ) -> Result<Probe, String> {
     let value = |name: &str| {
-        let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
-        let value = pairs.filter(|(key, _)| *key == name).map(|(_, value)| value).next().unwrap_or_default();
-        percent_decode_str(value).decode_utf8_lossy()
+        let mut pairs = pairs(query).filter_map(Result::ok);
+        pairs.find(|(key, _)| key == name).map(|(_, value)| value).unwrap_or_default()
     };
     let (target, agent, then) = (value("target"), value("agent"), value("then"));
     let then = Then::named(&then).ok_or_else(|| format!("then={then}: use tls or http"))?;
     if !target.bytes().all(|byte| byte.is_ascii_graphic()) || !target.contains(':') {
         return Err(format!("target={target}: use HOST:PORT"));
     }
-    let selection = backends.explain(&Target::new("tcp", &*target).host);
+    let selection = backends.explain(&Target::new("tcp", &target).host);
     if agent.is_empty() {
         return Ok(Probe { selection, stages: Vec::new() });
     }

@@ -8,7 +8,7 @@ mod cost;
 
 use std::time::SystemTime;
 
-use driver::LiveConnection;
+use driver::{LiveConnection, SharedTraffic};
 use serve::http::StatusSource;
 use serve::http::health::Condition;
 use serve::statusz::{Facts, ago, connections, rfc3339, seconds, stall, unix};
@@ -44,16 +44,15 @@ impl StatusSources {
         self,
         readiness: impl Fn() -> Vec<Condition> + Send + Sync + 'static,
     ) -> StatusSource {
-        StatusSource::new(move |query| {
-            let health = readiness().into_iter().map(Into::into).collect();
+        StatusSource::new(readiness, move |query| {
             let sources = self.clone();
-            async move { Status { health, ..sources.document(&query).await } }
+            async move { sources.document(&query).await }
         })
     }
 
     async fn document(&self, query: &Query) -> Status {
         let mut status = Status { totals: self.totals(), ..self.facts.document() };
-        self.metrics.journal.fill(&mut status);
+        self.metrics.dials.journal.fill(&mut status);
         status.kubernetes = self.has_api.then(|| self.kubernetes());
         if query.list != Some(List::Connections) {
             status.agents = agents(&self.backends, query).await;
@@ -69,7 +68,7 @@ impl StatusSources {
         let state =
             if renewed > 0 { format!("renewed {}", unix(renewed)) } else { "never renewed".to_owned() };
         let lease = self.lease.as_ref().map(|lease| format!("{lease}, {state}")).unwrap_or_default();
-        Kubernetes { lease, last_error: self.metrics.journal.api_error(), ..Kubernetes::default() }
+        Kubernetes { lease, last_error: self.metrics.dials.journal.api_error(), ..Kubernetes::default() }
     }
 
     fn totals(&self) -> Totals {
@@ -112,7 +111,7 @@ fn agent(id: &str, description: AgentDescription<LinkHandle>, now: Instant) -> A
     let facts = || handles.iter().map(|handle| &*handle.facts);
     let oldest = facts().next();
     let text = |of: fn(&LinkFacts) -> &String| oldest.map(of).cloned().unwrap_or_default();
-    let sum = |of: fn(driver::Traffic) -> u64| facts().map(|facts| of(facts.traffic.get())).sum();
+    let sum = |of: fn(&SharedTraffic) -> u64| facts().map(|facts| of(&facts.traffic)).sum();
     let rtts = facts().filter_map(|facts| facts.keepalive.as_ref()?.last_rtt());
     let (dials_ok, dials_failed) = stats.dials();
     Agent {
@@ -127,9 +126,9 @@ fn agent(id: &str, description: AgentDescription<LinkHandle>, now: Instant) -> A
         streams: handles.len() as u64,
         rtt_seconds: rtts.max().map(seconds),
         expected_dial_seconds: Some(stats.expected(now)).filter(|time| !time.is_zero()).map(seconds),
-        connections: sum(|traffic| traffic.connections as u64),
-        bytes_to_agent: sum(|traffic| traffic.sent),
-        bytes_from_agent: sum(|traffic| traffic.received),
+        connections: sum(|traffic| traffic.connections() as u64),
+        bytes_to_agent: sum(SharedTraffic::sent),
+        bytes_from_agent: sum(SharedTraffic::received),
         dials_ok,
         dials_failed,
         state: state.to_owned(),
@@ -154,7 +153,7 @@ fn state(agent: &AgentDescription<LinkHandle>, now: Instant) -> (&'static str, S
 /// The page of connections, and whether entries are missing.
 async fn connection_page(backends: &BackendManager<LinkHandle>, query: &Query) -> (Vec<Connection>, bool) {
     let (wall, now) = (serve::statusz::now(), Instant::now());
-    let count = |handle: &LinkHandle| handle.facts.traffic.get().connections;
+    let count = |handle: &LinkHandle| handle.facts.traffic.connections();
     let streams = backends.streams(|handle| count(handle) > 0).into_iter();
     let streams = streams.map(|(agent_id, _, handle)| (count(&handle), (agent_id, handle))).collect();
     connections(streams, query, |(agent_id, handle), skip, limit| async move {
@@ -182,7 +181,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use driver::{SharedTraffic, Traffic};
+    use driver::Traffic;
     use mux::ConnectId;
     use serve::logs::VerbosityLevel;
     use serve::metrics::Registry;
@@ -231,7 +230,7 @@ mod tests {
             let agent = |agent: usize| {
                 let (mut handle, mut commands) = LinkHandle::new();
                 let traffic = SharedTraffic::default();
-                traffic.set(Traffic {
+                traffic.set(&Traffic {
                     connections: count(agent),
                     sent: 7,
                     received: 9,

@@ -11,7 +11,7 @@ use hyper::client::conn::http1::handshake;
 use hyper_util::rt::TokioIo;
 use net::host_port::host_port;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use status::{COMMAND_HEADER, MAX_LIMIT, Status};
+use status::{COMMAND_HEADER, List, MAX_LIMIT, Status};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -35,14 +35,6 @@ fn address(flag: &'static str, text: String) -> Result<String, FlagError> {
         return Ok(text);
     }
     Err(FlagError::value(flag, text, "it must be HOST:PORT"))
-}
-
-/// A long list of the document.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum List {
-    /// Agents at a server, servers at an agent.
-    Peers,
-    Connections,
 }
 
 /// The admin port of the running process.
@@ -79,9 +71,8 @@ impl Admin {
 
     /// The document with the whole of one list, read page by page. `query` may have more conditions.
     pub(crate) async fn whole(&self, list: List, query: &str) -> Result<Status, Exit> {
-        let name = if list == List::Peers { "agents" } else { "connections" };
         let page = async |offset: usize| {
-            self.status(&format!("list={name}&limit={MAX_LIMIT}&offset={offset}{query}")).await
+            self.status(&format!("list={}&limit={MAX_LIMIT}&offset={offset}{query}", list.name())).await
         };
         let mut all = page(0).await?;
         let mut offset = MAX_LIMIT;

@@ -7,12 +7,13 @@ use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use flags::{Exit, FlagError, GoDuration};
+use status::words::{ago, bytes};
 use status::{Connection, Status};
 use tokio::time::{Instant, sleep};
 
 use crate::admin::Admin;
 use crate::status::headline;
-use crate::table::{Table, age, bytes};
+use crate::table::Table;
 use crate::{Program, read};
 
 const ABOUT: &str =
@@ -84,8 +85,7 @@ async fn sample(admin: &Admin) -> Result<Sample, Exit> {
 
 fn view(before: &Sample, after: &Sample, rows: usize) -> String {
     let seconds = (after.at - before.at).as_secs_f64();
-    let is_agent = after.status.build.program == "proxy-agent";
-    let peer = if is_agent { "SERVER" } else { "AGENT" };
+    let peer = if after.status.is_agent() { "SERVER" } else { "AGENT" };
     let key = |connection: &Connection| (connection.peer.clone(), connection.id, connection.since.clone());
     let of_connection =
         |connection: &Connection| (connection.bytes_to_endpoint, connection.bytes_from_endpoint);
@@ -113,13 +113,13 @@ fn view(before: &Sample, after: &Sample, rows: usize) -> String {
         peers.row([id, count, &per_second(rate.to), &per_second(rate.from)]);
     }
     let mut connections =
-        Table::new(&["TARGET", peer, "ID", "AGE", "TO ENDPOINT", "FROM ENDPOINT", "QUEUED"]);
+        Table::new(&["TARGET", peer, "ID", "OPENED", "TO ENDPOINT", "FROM ENDPOINT", "QUEUED"]);
     let mut busiest = rated;
     busiest.sort_by_key(|(_, rate)| std::cmp::Reverse(rate.to + rate.from));
     for (connection, rate) in busiest.into_iter().take(rows) {
         let (to, from) = (per_second(rate.to), per_second(rate.from));
-        let (age, queued) = (age(&connection.since, &after.status.now), bytes(connection.queued));
-        connections.row([&connection.target, &connection.peer, &connection.id, &age, &to, &from, &queued]);
+        let (opened, queued) = (ago(&connection.since, &after.status.now), bytes(connection.queued));
+        connections.row([&connection.target, &connection.peer, &connection.id, &opened, &to, &from, &queued]);
     }
     let shown = after.status.connections.len();
     let part = match after.status.totals.connections {
@@ -183,7 +183,7 @@ mod tests {
                 "b 2 4.0 KiB/s 2.0 KiB/s",
                 "a 1 0 B/s 0 B/s",
                 "",
-                "TARGET AGENT ID AGE TO ENDPOINT FROM ENDPOINT QUEUED",
+                "TARGET AGENT ID OPENED TO ENDPOINT FROM ENDPOINT QUEUED",
                 "pod-2:80 b 2 - 4.0 KiB/s 0 B/s 0 B",
                 "pod-1:80 b 1 - 0 B/s 2.0 KiB/s 0 B",
             ]

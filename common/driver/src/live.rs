@@ -22,33 +22,32 @@ pub struct Traffic {
     pub received: u64,
 }
 
-/// The traffic of one link, for other threads. Clones share it.
+/// The traffic of one link, for other threads: connections, bytes sent, bytes received. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub struct SharedTraffic(Arc<[AtomicU64; 5]>);
+pub struct SharedTraffic(Arc<[AtomicU64; 3]>);
 
 impl SharedTraffic {
     /// Replaces the numbers. Returns the bytes that were sent, and those that were received, since the last call.
-    pub fn set(&self, traffic: Traffic) -> (u64, u64) {
-        let Traffic { connections, small, bulk, sent, received } = traffic;
-        let [counts @ .., sent_before, received_before] = &*self.0;
-        for (count, now) in counts.iter().zip([connections, small, bulk]) {
-            count.store(now as u64, Ordering::Relaxed);
-        }
+    pub fn set(&self, traffic: &Traffic) -> (u64, u64) {
+        let [connections, sent, received] = &*self.0;
+        connections.store(traffic.connections as u64, Ordering::Relaxed);
         let since = |before: &AtomicU64, now: u64| now.saturating_sub(before.swap(now, Ordering::Relaxed));
-        (since(sent_before, sent), since(received_before, received))
+        (since(sent, traffic.sent), since(received, traffic.received))
     }
 
-    /// The numbers of the link's last turn.
-    pub fn get(&self) -> Traffic {
-        let number = |place: usize| self.0[place].load(Ordering::Relaxed);
-        let count = |place| usize::try_from(number(place)).unwrap_or(usize::MAX);
-        Traffic {
-            connections: count(0),
-            small: count(1),
-            bulk: count(2),
-            sent: number(3),
-            received: number(4),
-        }
+    /// [`Traffic::connections`] of the link's last turn.
+    pub fn connections(&self) -> usize {
+        usize::try_from(self.0[0].load(Ordering::Relaxed)).unwrap_or(usize::MAX)
+    }
+
+    /// [`Traffic::sent`] of the link's last turn.
+    pub fn sent(&self) -> u64 {
+        self.0[1].load(Ordering::Relaxed)
+    }
+
+    /// [`Traffic::received`] of the link's last turn.
+    pub fn received(&self) -> u64 {
+        self.0[2].load(Ordering::Relaxed)
     }
 }
 

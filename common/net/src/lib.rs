@@ -40,5 +40,6 @@ pub mod env_proxy;
 pub mod host_port;
 pub mod kernel;
 pub mod listen;
+pub mod query;
 pub mod scratch;
 pub mod tls;

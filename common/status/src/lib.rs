@@ -4,9 +4,12 @@
 //! [`Status::version`]. Times are RFC 3339 in UTC; durations are seconds as numbers. No field holds a secret: tokens,
 //! keys and the values of flags that carry credentials are never in a document.
 
+mod columns;
 mod query;
 mod rows;
+pub mod words;
 
+pub use columns::{Cell, Column, ends};
 pub use query::{LIMIT, List, MAX_LIMIT, Query};
 pub use rows::{Key, Page, Row};
 use serde::{Deserialize, Serialize};
@@ -61,6 +64,25 @@ pub struct Status {
     /// Leases and token reviews, if the program uses the Kubernetes API.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kubernetes: Option<Kubernetes>,
+}
+
+impl Status {
+    /// Whether an agent wrote it.
+    pub fn is_agent(&self) -> bool {
+        self.build.program == "proxy-agent"
+    }
+
+    /// Whether all conditions of readiness are met.
+    pub fn is_ready(&self) -> bool {
+        self.health.iter().all(|condition| condition.ok)
+    }
+
+    /// The certificates, next to end first.
+    pub fn certificates_by_end(&self) -> Vec<&Certificate> {
+        let mut certificates: Vec<&Certificate> = self.certificates.iter().collect();
+        certificates.sort_by(|one, two| one.not_after.cmp(&two.not_after));
+        certificates
+    }
 }
 
 /// The number of failures, and of refused peers, that a program remembers.

@@ -28,6 +28,16 @@ pub enum List {
     Connections,
 }
 
+impl List {
+    /// Its name in queries, of both programs.
+    pub fn name(self) -> &'static str {
+        match self {
+            List::Peers => "agents",
+            List::Connections => "connections",
+        }
+    }
+}
+
 /// Entries in an answer whose query names no limit.
 pub const LIMIT: usize = 100;
 /// Entries in an answer at most.

@@ -27,7 +27,7 @@ const CONNECT: Duration = Duration::from_secs(180);
 const PROBE_EVERY: Duration = Duration::from_millis(20);
 const PROBE_LIMIT: Duration = Duration::from_secs(10);
 
-/// What light agents are dialed for: they connect to nothing.
+/// The target of dials through light agents, which connect to nothing.
 const TARGET: &str = "127.0.0.1:9";
 
 /// The sizes of a measurement.

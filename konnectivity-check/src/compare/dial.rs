@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use commands::probe::{IdentityFlags, LIMIT, Place, Refused, Tunnel};
 use net::host_port::host_port;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme};
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use net::tls::any_server;
+use rustls::crypto::aws_lc_rs;
+use rustls::{ClientConfig, ClientConnection};
+use rustls_pki_types::{CertificateDer, ServerName};
 use tokio::time::{Instant, timeout};
 
 use super::verdict::Failure;
@@ -20,7 +20,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(15);
 /// The most bytes of an answer that are compared.
 const MOST: usize = 1 << 20;
 
-/// What the endpoint is asked after the dial.
+/// The question to the endpoint after the dial.
 #[derive(Debug)]
 pub(super) struct Ask {
     /// For its certificates.
@@ -29,7 +29,7 @@ pub(super) struct Ask {
     pub(super) get: Option<String>,
 }
 
-/// What an endpoint answered; equal if nothing differs that should be the same each time.
+/// The answer of an endpoint; equal if nothing differs that should be the same each time.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Answer {
     /// Its certificate chain, DER.
@@ -124,10 +124,9 @@ async fn handshake(
     target: &str,
     plain: &mut Vec<u8>,
 ) -> Result<ClientConnection, String> {
-    let provider = Arc::new(aws_lc_rs::default_provider());
-    let config = ClientConfig::builder_with_provider(Arc::clone(&provider));
+    let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));
     let config = config.with_safe_default_protocol_versions().map_err(text)?.dangerous();
-    let config = config.with_custom_certificate_verifier(Arc::new(Anyone(provider))).with_no_client_auth();
+    let config = config.with_custom_certificate_verifier(any_server()).with_no_client_auth();
     let host = host_port(target).map_or(target, |(host, _)| host);
     let name = ServerName::try_from(host.to_owned()).map_err(text)?;
     let mut tls = ClientConnection::new(Arc::new(config), name).map_err(text)?;
@@ -175,45 +174,6 @@ async fn receive(
 
 fn text(error: impl Display) -> String {
     error.to_string()
-}
-
-/// Accepts every certificate.
-#[derive(Debug)]
-struct Anyone(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for Anyone {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _cert: &CertificateDer<'_>,
-        _signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _message: &[u8],
-        _cert: &CertificateDer<'_>,
-        _signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What two servers did with one target, and whether that is the same.
+//! The dials of one target through two servers, and whether their results are the same.
 
 use commands::probe::Refused;
 use commands::table::millis;

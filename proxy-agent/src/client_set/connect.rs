@@ -209,8 +209,7 @@ impl ServerAddress {
 
 impl std::fmt::Display for ServerAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let bare = self.host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
-        Joined(bare.unwrap_or(&self.host), self.port).fmt(f)
+        Joined(&self.host, self.port).fmt(f)
     }
 }
 

@@ -17,7 +17,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket};
 
 use super::*;
-use crate::endpoint::{LookupError, Network};
+use crate::endpoint::{LookupCause, LookupError, Network};
 
 const NAME: &str = "server.example";
 /// Two addresses.
@@ -32,7 +32,7 @@ impl Resolve for Names {
             NAME => Ok(vec!["127.0.0.1".parse().unwrap()]),
             SEVERAL => Ok(["127.0.0.1", "127.0.0.2"].map(|ip| ip.parse().unwrap()).to_vec()),
             "slow.example" => std::future::pending().await,
-            _ => Err(LookupError::NoSuchHost { host: host.into(), server: None }),
+            _ => Err(LookupError { host: host.into(), server: None, cause: LookupCause::NoSuchHost }),
         }
     }
 }

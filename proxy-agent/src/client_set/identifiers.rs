@@ -7,6 +7,7 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use net::query::{QueryError, pairs};
 
 /// Largest number of pairs, as in Go; empty pairs count.
 const MOST_PAIRS: usize = 10_000;
@@ -47,10 +48,25 @@ pub enum IdentifierError {
     TooMany,
 }
 
+impl From<QueryError> for IdentifierError {
+    fn from(error: QueryError) -> Self {
+        match error {
+            QueryError::Semicolon => Self::Semicolon,
+            QueryError::Escape(text) => Self::Escape(text),
+        }
+    }
+}
+
 impl Identifiers {
     /// Parses the flag's value; an empty text has no identifiers.
     pub fn parse(text: &str) -> Result<Self, IdentifierError> {
-        pairs(text)?.into_iter().try_for_each(|(key, value)| check(key, value))?;
+        if text.split('&').count() > MOST_PAIRS {
+            return Err(IdentifierError::TooMany);
+        }
+        for pair in pairs(text) {
+            let (key, value) = pair?;
+            check(key, value)?;
+        }
         Ok(Self { text: text.to_owned() })
     }
 
@@ -60,26 +76,12 @@ impl Identifiers {
     }
 }
 
-/// Keys and decoded values in order; keys may repeat.
-fn pairs(text: &str) -> Result<Vec<(String, String)>, IdentifierError> {
-    if text.split('&').count() > MOST_PAIRS {
-        return Err(IdentifierError::TooMany);
-    }
-    text.split('&').filter(|pair| !pair.is_empty()).map(pair).collect()
-}
-
-fn pair(text: &str) -> Result<(String, String), IdentifierError> {
-    if text.contains(';') {
-        return Err(IdentifierError::Semicolon);
-    }
-    let (key, value) = text.split_once('=').unwrap_or((text, ""));
-    let (key, value) = (unescape(key)?, unescape(value)?);
-    if KEYS.contains(&key.as_str()) { Ok((key, value)) } else { Err(IdentifierError::UnknownKey(key)) }
-}
-
 /// Refuses a value that matches no target. An empty value and one with a variable that nothing expanded are accepted: upstream's
 /// examples take them from variables of the pod, and Go's agent starts with them.
 fn check(key: String, value: String) -> Result<(), IdentifierError> {
+    if !KEYS.contains(&key.as_str()) {
+        return Err(IdentifierError::UnknownKey(key));
+    }
     const BOOLEANS: [&str; 12] =
         ["1", "t", "T", "TRUE", "true", "True", "0", "f", "F", "FALSE", "false", "False"];
     let (matches, fix) = match key.as_str() {
@@ -94,29 +96,6 @@ fn check(key: String, value: String) -> Result<(), IdentifierError> {
     } else {
         Err(IdentifierError::NeverMatches { key, value, fix })
     }
-}
-
-/// Decodes query escaping: `%41` is `A`, `+` is a space. Invalid UTF-8 becomes replacement characters, which match no host.
-fn unescape(text: &str) -> Result<String, IdentifierError> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, after @ ..] = rest {
-        rest = after;
-        bytes.push(match first {
-            b'+' => b' ',
-            b'%' => {
-                let digits = String::from_utf8_lossy(&after[..after.len().min(2)]);
-                let escape = || IdentifierError::Escape(format!("%{digits}"));
-                let [high, low, behind @ ..] = after else { return Err(escape()) };
-                let digit =
-                    |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-                rest = behind;
-                digit(*high).zip(digit(*low)).map(|(high, low)| high << 4 | low).ok_or_else(escape)?
-            }
-            other => *other,
-        });
-    }
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 #[cfg(test)]
@@ -136,7 +115,7 @@ mod tests {
             ("h%6Fst=a%2eb+c=d", &[("host", "a.b c=d")]),
         ];
         for (text, want) in table {
-            let found = pairs(text).unwrap();
+            let found: Vec<_> = pairs(text).map(Result::unwrap).collect();
             let found: Vec<_> = found.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
             assert_eq!(found, want, "{text}");
             assert_eq!(Identifiers::parse(text).unwrap().text(), text);

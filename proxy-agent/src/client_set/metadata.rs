@@ -74,10 +74,10 @@ fn bearer(path: &PathBuf) -> Result<HeaderValue, ConnectError> {
     let token = text.trim();
     if token.is_empty() || token.len() > TOKEN_LIMIT {
         let what = format!("contains a token of {} bytes, expected 1 to {TOKEN_LIMIT}", token.len());
-        return Err(fail(io::Error::new(io::ErrorKind::InvalidData, what)));
+        return Err(fail(io::Error::other(what)));
     }
-    let mut value = HeaderValue::from_str(&format!("Bearer {token}"))
-        .map_err(|_| fail(io::Error::new(io::ErrorKind::InvalidData, "holds characters no token has")))?;
+    let value = HeaderValue::from_str(&format!("Bearer {token}"));
+    let mut value = value.map_err(|_| fail(io::Error::other("holds characters no token has")))?;
     value.set_sensitive(true);
     Ok(value)
 }
@@ -95,17 +95,14 @@ pub(super) fn server(headers: &HeaderMap) -> Result<(Arc<str>, usize), ConnectEr
 
 fn only<'a>(headers: &'a HeaderMap, name: &HeaderName, what: &str) -> Result<&'a str, ConnectError> {
     let mut values = headers.get_all(name).iter();
-    match (values.next(), values.next()) {
-        (Some(value), None) => {
-            let text =
-                value.to_str().map_err(|_| ConnectError::Answer(format!("{what} is not ASCII text")))?;
-            if text.is_empty() { Err(ConnectError::Answer(format!("{what} is empty"))) } else { Ok(text) }
-        }
-        (None, _) => Err(ConnectError::Answer(format!("expected one {what}, got none"))),
-        (Some(_), Some(_)) => {
-            let count = headers.get_all(name).iter().count();
-            Err(ConnectError::Answer(format!("expected one {what}, got {count}")))
-        }
+    let text = match (values.next(), values.count()) {
+        (Some(value), 0) => value.to_str().map_err(|_| format!("{what} is not ASCII text")),
+        (None, _) => Err(format!("expected one {what}, got none")),
+        (Some(_), others) => Err(format!("expected one {what}, got {}", 1 + others)),
+    };
+    match text {
+        Ok("") => Err(ConnectError::Answer(format!("{what} is empty"))),
+        text => text.map_err(ConnectError::Answer),
     }
 }
 

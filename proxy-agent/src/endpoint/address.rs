@@ -1,6 +1,6 @@
 //! The destination of a dial request: protocol, host and port.
 //!
-//! Accepts what Go's `net.SplitHostPort` and `LookupPort` accept, and reports errors in Go's order (the port before the name).
+//! Accepts what Go's `net.SplitHostPort` accepts, and reports errors in Go's order (the port before the name).
 //! Never resolves a host name.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -84,7 +84,7 @@ impl Target {
 
     fn parse_parts(network: Network, address: &str) -> Result<Self, AddressError> {
         if address.is_empty() {
-            return Err(AddressError::Empty);
+            return Err(AddressError("missing address".to_owned()));
         }
         let (host, port) = split_host_port(address)?;
         let port = parse_port(network, port)?;
@@ -112,81 +112,47 @@ fn parse_host(host: &str) -> Host {
 
 /// Splits at the last colon; removes the brackets of an IPv6 literal.
 fn split_host_port(address: &str) -> Result<(&str, &str), AddressError> {
-    let text = || address.to_owned();
-    let (before, port) = address.rsplit_once(':').ok_or_else(|| AddressError::MissingPort(text()))?;
+    let fault = |what: &str| AddressError(format!("address {address}: {what}"));
+    let missing_port = || fault("missing port in address");
+    let too_many_colons = || fault("too many colons in address");
+    let (before, port) = address.rsplit_once(':').ok_or_else(missing_port)?;
     let host = if let Some(inner) = address.strip_prefix('[') {
-        let (inner, rest) = inner.split_once(']').ok_or_else(|| AddressError::MissingBracket(text()))?;
-        match rest.strip_prefix(':') {
-            Some(rest) if rest.contains(':') => return Err(AddressError::TooManyColons(text())),
-            Some(_) => inner,
-            None => return Err(AddressError::MissingPort(text())),
+        let (inner, rest) = inner.split_once(']').ok_or_else(|| fault("missing ']' in address"))?;
+        let rest = rest.strip_prefix(':').ok_or_else(missing_port)?;
+        if rest.contains(':') {
+            return Err(too_many_colons());
         }
+        inner
     } else if before.contains(':') {
-        return Err(AddressError::TooManyColons(text()));
+        return Err(too_many_colons());
     } else {
         before
     };
-    if host.contains('[') || port.contains('[') {
-        return Err(AddressError::UnexpectedOpen(text()));
-    }
-    if host.contains(']') || port.contains(']') {
-        return Err(AddressError::UnexpectedClose(text()));
+    for bracket in ['[', ']'] {
+        if host.contains(bracket) || port.contains(bracket) {
+            return Err(fault(&format!("unexpected '{bracket}' in address")));
+        }
     }
     Ok((host, port))
 }
 
-/// The service names that Go's `LookupPort` knows without the system.
-const SERVICES: [(&str, u16); 15] = [
-    ("domain", 53),
-    ("ftp", 21),
-    ("ftps", 990),
-    ("gopher", 70),
-    ("http", 80),
-    ("https", 443),
-    ("imap2", 143),
-    ("imap3", 220),
-    ("imaps", 993),
-    ("pop3", 110),
-    ("pop3s", 995),
-    ("smtp", 25),
-    ("ssh", 22),
-    ("submissions", 465),
-    ("telnet", 23),
-];
-
-/// Parses a number of any length with an optional sign, or a service name; an empty port is 0, as in Go.
+/// Parses a number of any length with an optional sign, or `http` or `https`; an empty port is 0, as in Go.
 fn parse_port(network: Network, port: &str) -> Result<u16, AddressError> {
-    let (negative, digits) = match port.as_bytes().first() {
-        Some(b'-') => (true, &port[1..]),
-        Some(b'+') => (false, &port[1..]),
-        _ => (false, port),
-    };
+    let digits = port.strip_prefix(['-', '+']).unwrap_or(port);
     if digits.bytes().all(|byte| byte.is_ascii_digit()) {
         let number = digits
             .bytes()
             .fold(0_u32, |sum, digit| sum.saturating_mul(10).saturating_add(u32::from(digit - b'0')));
         return match u16::try_from(number) {
-            Ok(number) if !negative || number == 0 => Ok(number),
-            _ => Err(AddressError::InvalidPort(port.to_owned())),
+            Ok(number) if !port.starts_with('-') || number == 0 => Ok(number),
+            _ => Err(AddressError(format!("address {port}: invalid port"))),
         };
     }
-    let name = port.to_ascii_lowercase();
-    let known = SERVICES.iter().find(|(service, _)| *service == name).map(|(_, number)| *number);
-    known
-        .or_else(|| system_service(&name))
-        .ok_or_else(|| AddressError::UnknownPort { network: network.name(), service: port.to_owned() })
-}
-
-/// Looks up a TCP service in /etc/services, which most images lack.
-fn system_service(name: &str) -> Option<u16> {
-    let services = std::fs::read_to_string("/etc/services").ok()?;
-    services.lines().find_map(|line| {
-        let mut words = line.split('#').next()?.split_whitespace();
-        let first = words.next()?;
-        let number = words.next()?.strip_suffix("/tcp")?;
-        let matches = first.eq_ignore_ascii_case(name) || words.any(|alias| alias.eq_ignore_ascii_case(name));
-        if matches { number.parse().ok() } else { None }
-    })
+    match port.to_ascii_lowercase().as_str() {
+        "http" => Ok(80),
+        "https" => Ok(443),
+        _ => Err(AddressError(format!("lookup {}/{port}: unknown port", network.name()))),
+    }
 }
 
 /// The address that the kernel connects to: loopback for the unspecified addresses, in every notation.

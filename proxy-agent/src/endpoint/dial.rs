@@ -17,7 +17,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::address::{Host, Network, Target, this_machine};
-use super::error::{DialError, Failure, LookupError};
+use super::error::{DialError, Failure, LookupCause, LookupError};
 use super::order;
 use super::policy::DestinationPolicy;
 use super::resolve::Resolve;
@@ -166,7 +166,9 @@ impl<R: Resolve> Dialer<R> {
             Host::Ip { ip, zone } => Ok(vec![literal(*ip, zone.as_deref(), port)]),
             Host::Name(name) => {
                 let found = timeout_at(deadline, self.resolver.lookup(name, network)).await;
-                let found = found.unwrap_or_else(|_| Err(LookupError::Deadline { host: name.clone() }));
+                let found = found.unwrap_or_else(|_| {
+                    Err(LookupError { host: name.clone(), server: None, cause: LookupCause::Unanswered })
+                });
                 let found = found.map_err(|error| DialError::new(network, "", error))?;
                 let mut admitted: Vec<IpAddr> =
                     found.into_iter().map(|ip| ip.to_canonical()).filter(|ip| network.admits(*ip)).collect();

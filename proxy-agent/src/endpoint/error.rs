@@ -66,9 +66,7 @@ impl DialError {
     pub fn is_timeout(&self) -> bool {
         match &self.failure {
             Failure::Timeout => true,
-            Failure::Lookup(error) => {
-                matches!(error, LookupError::Deadline { .. } | LookupError::ServerTimeout { .. })
-            }
+            Failure::Lookup(error) => error.cause == LookupCause::Unanswered,
             Failure::Os { error, .. } => error.kind() == io::ErrorKind::TimedOut,
             _ => false,
         }
@@ -84,93 +82,65 @@ impl fmt::Display for Word<'_> {
     }
 }
 
-/// What is wrong with a `host:port`.
+/// What is wrong with a `host:port`, in Go's words.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs, reason = "the texts say it; the field is the address or port as the peer wrote it")]
-pub enum AddressError {
-    #[error("missing address")]
-    Empty,
-    #[error("address {0}: missing port in address")]
-    MissingPort(String),
-    #[error("address {0}: too many colons in address")]
-    TooManyColons(String),
-    #[error("address {0}: missing ']' in address")]
-    MissingBracket(String),
-    #[error("address {0}: unexpected '[' in address")]
-    UnexpectedOpen(String),
-    #[error("address {0}: unexpected ']' in address")]
-    UnexpectedClose(String),
-    #[error("address {0}: invalid port")]
-    InvalidPort(String),
-    #[error("lookup {network}/{service}: unknown port")]
-    UnknownPort { network: &'static str, service: String },
-}
+#[error("{0}")]
+pub struct AddressError(pub(super) String);
 
 /// Why a name has no addresses.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum LookupError {
-    /// The name does not exist, or has no address of the requested family. Without a server if the text cannot be a name.
-    #[error("lookup {host}{}: no such host", OnServer(.server))]
-    NoSuchHost {
-        /// The requested name.
-        host: String,
-        /// The first configured server.
-        server: Option<SocketAddr>,
-    },
-    /// The server answered, but with an error code.
-    #[error("lookup {host} on {server}: server misbehaving")]
-    Misbehaving {
-        /// The requested name.
-        host: String,
-        /// The first configured server.
-        server: SocketAddr,
-    },
-    /// No server answered, and the resolver gave up before the dial's deadline.
-    #[error("lookup {host} on {server}: read udp {server}: i/o timeout")]
-    ServerTimeout {
-        /// The requested name.
-        host: String,
-        /// The first configured server.
-        server: SocketAddr,
-    },
-    /// The dial's deadline passed first.
-    #[error("lookup {host}: i/o timeout")]
-    Deadline {
-        /// The requested name.
-        host: String,
-    },
-    /// The server cannot be reached.
-    #[error("lookup {host} on {server}: {}", ServerIo(.server, .errno))]
-    Io {
-        /// The requested name.
-        host: String,
-        /// The first configured server.
-        server: SocketAddr,
-        /// The system's error number.
-        errno: i32,
-    },
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LookupError {
+    /// The requested name.
+    pub host: String,
+    /// The first configured server. `None` if none was asked, or if the dial's deadline passed first.
+    pub server: Option<SocketAddr>,
+    /// What happened.
+    pub cause: LookupCause,
 }
 
-struct OnServer<'a>(&'a Option<SocketAddr>);
+/// What happened to a lookup.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LookupCause {
+    /// The name does not exist, has no address of the requested family, or the text cannot be a name.
+    NoSuchHost,
+    /// The server answered, but with an error code.
+    Misbehaving,
+    /// No server answered in time.
+    Unanswered,
+    /// The server cannot be reached: the system's error number.
+    Io(i32),
+}
 
-impl fmt::Display for OnServer<'_> {
+impl std::error::Error for LookupError {}
+
+impl fmt::Display for LookupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.map_or(Ok(()), |server| write!(f, " on {server}"))
+        write!(f, "lookup {}", self.host)?;
+        self.server.map_or(Ok(()), |server| write!(f, " on {server}"))?;
+        match (self.cause, self.server) {
+            (LookupCause::NoSuchHost, _) => f.write_str(": no such host"),
+            (LookupCause::Misbehaving, _) => f.write_str(": server misbehaving"),
+            (LookupCause::Unanswered, Some(server)) => write!(f, ": read udp {server}: i/o timeout"),
+            (LookupCause::Unanswered, None) => f.write_str(": i/o timeout"),
+            (LookupCause::Io(errno), server) => write!(f, ": {}", ServerIo(server, errno)),
+        }
     }
 }
 
 /// Go distinguishes a failed send from a failed receive; only a receive can report a refused connection.
-struct ServerIo<'a>(&'a SocketAddr, &'a i32);
+struct ServerIo(Option<SocketAddr>, i32);
 
-impl fmt::Display for ServerIo<'_> {
+impl fmt::Display for ServerIo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let source = io::Error::from_raw_os_error(*self.1);
+        let source = io::Error::from_raw_os_error(self.1);
         let (operation, step) = match Errno::from_io_error(&source) {
             Some(Errno::CONNREFUSED) => ("read", "read"),
             Some(Errno::MFILE | Errno::NFILE) => ("dial", "socket"),
             _ => ("dial", "connect"),
         };
-        write!(f, "{operation} udp {}: {step}: {}", self.0, ErrnoText(&source))
+        write!(f, "{operation} udp")?;
+        self.0.map_or(Ok(()), |server| write!(f, " {server}"))?;
+        write!(f, ": {step}: {}", ErrnoText(&source))
     }
 }
 
@@ -225,28 +195,31 @@ mod tests {
 
     #[test]
     fn lookups_read_as_in_go() {
-        let (host, server): (String, SocketAddr) = ("a.b".into(), "10.9.9.1:53".parse().unwrap());
-        let text = |error: LookupError| DialError::new(Network::Tcp, "", error).to_string();
+        let text = |server: &str, cause| {
+            let error = LookupError { host: "a.b".into(), server: server.parse().ok(), cause };
+            DialError::new(Network::Tcp, "", error).to_string()
+        };
+        let server = "10.9.9.1:53";
         assert_eq!(
-            text(LookupError::NoSuchHost { host: host.clone(), server: Some(server) }),
+            text(server, LookupCause::NoSuchHost),
             "dial tcp: lookup a.b on 10.9.9.1:53: no such host"
         );
+        assert_eq!(text("", LookupCause::NoSuchHost), "dial tcp: lookup a.b: no such host");
         assert_eq!(
-            text(LookupError::NoSuchHost { host: host.clone(), server: None }),
-            "dial tcp: lookup a.b: no such host"
-        );
-        assert_eq!(
-            text(LookupError::Misbehaving { host: host.clone(), server }),
+            text(server, LookupCause::Misbehaving),
             "dial tcp: lookup a.b on 10.9.9.1:53: server misbehaving"
         );
-        assert_eq!(text(LookupError::Deadline { host: host.clone() }), "dial tcp: lookup a.b: i/o timeout");
         assert_eq!(
-            text(LookupError::Io { host: host.clone(), server, errno: Errno::NETUNREACH.raw_os_error() }),
+            text(server, LookupCause::Unanswered),
+            "dial tcp: lookup a.b on 10.9.9.1:53: read udp 10.9.9.1:53: i/o timeout"
+        );
+        assert_eq!(text("", LookupCause::Unanswered), "dial tcp: lookup a.b: i/o timeout");
+        assert_eq!(
+            text(server, LookupCause::Io(Errno::NETUNREACH.raw_os_error())),
             "dial tcp: lookup a.b on 10.9.9.1:53: dial udp 10.9.9.1:53: connect: network is unreachable"
         );
-        let server = "[::1]:53".parse().unwrap();
         assert_eq!(
-            text(LookupError::Io { host, server, errno: Errno::CONNREFUSED.raw_os_error() }),
+            text("[::1]:53", LookupCause::Io(Errno::CONNREFUSED.raw_os_error())),
             "dial tcp: lookup a.b on [::1]:53: read udp [::1]:53: read: connection refused"
         );
     }

@@ -16,6 +16,6 @@ pub mod resolve;
 pub use address::Network;
 pub use conn_context::{ConnContext, ConnInfo};
 pub use dial::{Dialer, Endpoint};
-pub use error::{DialError, Failure, LookupError};
+pub use error::{DialError, Failure, LookupCause, LookupError};
 pub use policy::{DestinationPolicy, DestinationRule};
 pub use resolve::{Counted, LookupResult, Resolve, SystemResolver};

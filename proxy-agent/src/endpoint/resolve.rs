@@ -25,7 +25,7 @@ use serve::metrics::CountBy;
 use tokio::time::{Instant, timeout};
 
 use super::address::Network;
-use super::error::LookupError;
+use super::error::{LookupCause, LookupError};
 use super::hosts::Hosts;
 
 /// Shortest interval between checks of the files' modification times (Go: 5 s for both).
@@ -76,11 +76,11 @@ serve::label! {
 
 impl From<&LookupError> for LookupResult {
     fn from(error: &LookupError) -> Self {
-        match error {
-            LookupError::NoSuchHost { .. } => LookupResult::NoSuchHost,
-            LookupError::Misbehaving { .. } => LookupResult::Misbehaving,
-            LookupError::Io { .. } => LookupResult::Unreachable,
-            LookupError::ServerTimeout { .. } | LookupError::Deadline { .. } => LookupResult::Unanswered,
+        match error.cause {
+            LookupCause::NoSuchHost => LookupResult::NoSuchHost,
+            LookupCause::Misbehaving => LookupResult::Misbehaving,
+            LookupCause::Io(_) => LookupResult::Unreachable,
+            LookupCause::Unanswered => LookupResult::Unanswered,
         }
     }
 }
@@ -195,20 +195,21 @@ impl Configured {
         if !known.is_empty() {
             return Ok(known.to_vec());
         }
+        let unknown = LookupError { host: host.to_owned(), server: None, cause: LookupCause::NoSuchHost };
         if !is_domain_name(host) {
-            return Err(LookupError::NoSuchHost { host: host.to_owned(), server: None });
+            return Err(unknown);
         }
         if host.strip_suffix('.').unwrap_or(host).eq_ignore_ascii_case("localhost") {
             // RFC 6761: localhost is not sent to a server, and a search list would cause several queries.
             let both: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
             return Ok(both.into_iter().filter(|ip| network.admits(*ip)).collect());
         }
-        let mut outcome = Err(LookupError::NoSuchHost { host: host.to_owned(), server: None });
+        let mut outcome = Err(unknown);
         for (index, server) in self.servers.iter().enumerate() {
             let is_last = index + 1 == self.servers.len();
             outcome = server.lookup(host, network, is_last).await;
             // "No such name" is an answer; the next server is asked only if there is no answer.
-            if matches!(outcome, Ok(_) | Err(LookupError::NoSuchHost { .. })) {
+            if matches!(outcome, Ok(_) | Err(LookupError { cause: LookupCause::NoSuchHost, .. })) {
                 break;
             }
         }
@@ -224,34 +225,30 @@ impl Server {
             true => question.await,
             false => timeout(QUESTION, question).await.unwrap_or(Err(NetError::Timeout)),
         };
-        let answer = answer.map_err(|error| self.explain(host, &error))?;
+        let failed = |cause| LookupError { host: host.to_owned(), server: Some(self.address), cause };
+        let answer = answer.map_err(|error| failed(cause(&error)))?;
         let mut found: Vec<IpAddr> = answer.iter().filter(|ip| network.admits(*ip)).collect();
         if found.is_empty() {
-            return Err(LookupError::NoSuchHost { host: host.to_owned(), server: Some(self.address) });
+            return Err(failed(LookupCause::NoSuchHost));
         }
         // Servers rotate their answers; without a shuffle the cache would pin every dial to the same address for the TTL.
         found.shuffle(&mut rand::rng());
         Ok(found)
     }
+}
 
-    fn explain(&self, host: &str, error: &NetError) -> LookupError {
-        let (host, server) = (host.to_owned(), self.address);
-        let io = |errno: i32| LookupError::Io { host: host.clone(), server, errno };
-        match error {
-            NetError::Timeout => LookupError::ServerTimeout { host, server },
-            NetError::Io(error) => match error.raw_os_error() {
-                Some(errno) => io(errno),
-                None if error.kind() == std::io::ErrorKind::TimedOut => {
-                    LookupError::ServerTimeout { host, server }
-                }
-                None => io(Errno::CONNREFUSED.raw_os_error()),
-            },
-            NetError::NoConnections => io(Errno::CONNREFUSED.raw_os_error()),
-            NetError::Dns(DnsError::NoRecordsFound(_)) => {
-                LookupError::NoSuchHost { host, server: Some(server) }
-            }
-            _ => LookupError::Misbehaving { host, server },
-        }
+fn cause(error: &NetError) -> LookupCause {
+    let refused = LookupCause::Io(Errno::CONNREFUSED.raw_os_error());
+    match error {
+        NetError::Timeout => LookupCause::Unanswered,
+        NetError::Io(error) => match error.raw_os_error() {
+            Some(errno) => LookupCause::Io(errno),
+            None if error.kind() == std::io::ErrorKind::TimedOut => LookupCause::Unanswered,
+            None => refused,
+        },
+        NetError::NoConnections => refused,
+        NetError::Dns(DnsError::NoRecordsFound(_)) => LookupCause::NoSuchHost,
+        _ => LookupCause::Misbehaving,
     }
 }
 

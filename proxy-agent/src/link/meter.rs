@@ -58,7 +58,7 @@ impl driver::Meter for LinkMeter {
     }
 
     fn carries(&mut self, traffic: Traffic) {
-        let (sent, received) = self.traffic.set(traffic);
+        let (sent, received) = self.traffic.set(&traffic);
         self.metrics.payload.add(received, sent);
     }
 

@@ -8,12 +8,11 @@ use driver::{Bounds, Driver, LinkEnd, SharedTraffic};
 use flags::GoDuration;
 use grpc::capabilities::{self, CAPABILITIES, Capabilities};
 use grpc::live_streams::LiveStreams;
-use grpc::{Code, Keepalive, KeepaliveHandle, Request};
+use grpc::{Code, Keepalive, Request};
 use http::{HeaderMap, HeaderValue};
 use mux::Server;
-use serve::logs::{LogLimit, Peer};
+use serve::logs::Peer;
 use serve::metrics::LiveGuard;
-use tokio::sync::watch;
 use tokio::task::coop::unconstrained;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
@@ -22,17 +21,13 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use super::connect_metadata::ConnectMetadata;
 use super::gate::AgentGate;
 use super::handle::{LinkFacts, LinkHandle};
-use super::handler::{LinkObserver, ServerLinkHandler};
+use super::handler::ServerLinkHandler;
 use super::meter::LinkMeter;
-use super::packet_probe::Finding;
+use super::observer::{Observer, steer};
 use super::slot::AgentSlot;
 use crate::auth::{Admitted, AgentPeer, Identity, Owned, Recheck};
-use crate::backends::{
-    Backend, BackendManager, LaneGuard, LaneTraffic, LinkId, ReadinessPolicy, Registration,
-};
-use crate::metrics::{
-    ClosedReason, EstablishedGuard, Metrics, PeerKind, Port, RefusedConnect, ServiceMethod,
-};
+use crate::backends::{Backend, BackendManager, LinkId, ReadinessPolicy};
+use crate::metrics::{Metrics, PeerKind, Port, RefusedConnect, ServiceMethod};
 use crate::server_count::ServerCount;
 
 /// Time for clients to read the bytes that have arrived when the server stops with open connections. These connections are cut
@@ -105,7 +100,6 @@ impl AgentService {
     pub(super) async fn serve(self, mut request: Request, peer: Arc<AgentPeer>, slot: Arc<AgentSlot>) {
         let open = self.metrics.grpc_connections.enter(ServiceMethod::Connect);
         if request.path != AGENT_PATH {
-            self.metrics.refused_connects.count(RefusedConnect::Path);
             if let Some(suppressed) = self.log_due("path", &peer) {
                 let path = Peer(&request.path);
                 tracing::warn!(
@@ -113,12 +107,11 @@ impl AgentService {
                 );
             }
             let text = "unknown service or method, agents use /AgentService/Connect";
-            return self.refuse(request, &peer, Code::Unimplemented, text);
+            return self.refuse(request, &peer, RefusedConnect::Path, Code::Unimplemented, text);
         }
         let Admitted { identity, recheck } = match self.gate.auth.admit(&mut request.metadata, &peer).await {
             Ok(admitted) => admitted,
             Err(refused) => {
-                self.metrics.refused_connects.count(RefusedConnect::Authentication);
                 if refused.code == Code::PermissionDenied {
                     self.metrics.name_refusals.count(PeerKind::Agent);
                 }
@@ -126,24 +119,25 @@ impl AgentService {
                     let err = Peer(&refused.text);
                     tracing::error!(%err, %peer, suppressed, "Client authentication failed");
                 }
-                return self.refuse(request, &peer, refused.code, &refused.text);
+                let reason = RefusedConnect::Authentication;
+                return self.refuse(request, &peer, reason, refused.code, &refused.text);
             }
         };
         let metadata = match ConnectMetadata::read(&request.metadata) {
             Ok(metadata) => metadata,
             Err(error) => {
-                self.metrics.refused_connects.count(RefusedConnect::Metadata);
+                let text = error.to_string();
                 if let Some(suppressed) = self.log_due("metadata", &peer) {
-                    tracing::error!(err = %Peer(&error.to_string()), %peer, suppressed, "Invalid backend");
+                    tracing::error!(err = %Peer(&text), %peer, suppressed, "Invalid backend");
                 }
-                return self.refuse(request, &peer, error.code(), &error.to_string());
+                // Go's server answers with `Unknown` and its error text.
+                return self.refuse(request, &peer, RefusedConnect::Metadata, Code::Unknown, &text);
             }
         };
         let owned = match self.gate.judge(&identity, &metadata, &peer, &self.metrics) {
             Ok(owned) => owned,
             Err(text) => {
-                self.metrics.refused_connects.count(RefusedConnect::Identity);
-                return self.refuse(request, &peer, Code::PermissionDenied, &text);
+                return self.refuse(request, &peer, RefusedConnect::Identity, Code::PermissionDenied, &text);
             }
         };
         let bound = Bound { identity, recheck, owned, open };
@@ -155,9 +149,10 @@ impl AgentService {
         self.gate.refusals.due(cause, peer.address.ip())
     }
 
-    /// Refuses a Connect, and remembers it for the status.
-    fn refuse(&self, request: Request, peer: &AgentPeer, code: Code, text: &str) {
-        self.metrics.journal.refused(Port::Agent.listener(), peer.address.ip(), text);
+    /// Refuses a Connect, counts it, and remembers it for the status.
+    fn refuse(&self, request: Request, peer: &AgentPeer, reason: RefusedConnect, code: Code, text: &str) {
+        self.metrics.refused_connects.count(reason);
+        self.metrics.dials.journal.refused(Port::Agent.listener(), peer.address.ip(), text);
         request.refuse(code, text);
     }
 
@@ -211,11 +206,11 @@ impl AgentService {
         let registration = match self.backends.register(backend) {
             Ok(registration) => registration,
             Err(error) => {
-                self.metrics.refused_connects.count(RefusedConnect::Registration);
                 if let Some(suppressed) = self.log_due("registration", peer) {
                     tracing::error!(err = %error, agentID = %Peer(&agent_id), %peer, suppressed, "agent refused");
                 }
-                return self.refuse(request, peer, Code::ResourceExhausted, &error.to_string());
+                let (reason, code) = (RefusedConnect::Registration, Code::ResourceExhausted);
+                return self.refuse(request, peer, reason, code, &error.to_string());
             }
         };
         let keepalive = Arc::clone(&request.keepalive);
@@ -322,7 +317,7 @@ impl AgentService {
         let Some(suppressed) = self.gate.refusals.due("shared id", address) else { return };
         let text = format!("agent id {} is also used by an agent at {other}", Peer(&agent_id));
         let text = format!("{text} (both serve; give each its own --agent-id)");
-        self.metrics.journal.refused(Port::Agent.listener(), address, &text);
+        self.metrics.dials.journal.refused(Port::Agent.listener(), address, &text);
         tracing::warn!(
             agentID = %Peer(&agent_id), %address, %other, suppressed,
             "two agents use one agent id: give each its own --agent-id"
@@ -395,41 +390,6 @@ fn log_end(end: &LinkEnd, agent_id: &str, peer: &AgentPeer, duration: Duration) 
     }
 }
 
-/// Marks an agent stream as unresponsive while it does not answer pings, so that dials go to other streams, such as the agent's
-/// new one. Its open connections continue.
-async fn steer(
-    backends: BackendManager<LinkHandle>,
-    metrics: Metrics,
-    link: LinkId,
-    mut unresponsive: watch::Receiver<bool>,
-    agent_id: Arc<str>,
-    logs: LogLimit,
-) {
-    // A change before the first `changed` call must count, too.
-    unresponsive.mark_changed();
-    let mut known = false;
-    while unresponsive.changed().await.is_ok() {
-        let unresponsive = *unresponsive.borrow_and_update();
-        if std::mem::replace(&mut known, unresponsive) == unresponsive {
-            continue;
-        }
-        if unresponsive {
-            // The lanes of one agent count once.
-            if !backends.is_lane_silent_beside(link) {
-                metrics.unresponsive.inc();
-            }
-            if let Some(suppressed) = logs.due_for("unresponsive", &agent_id) {
-                tracing::warn!(
-                    agentID = %Peer(&agent_id), suppressed, "keepalive ping unanswered, dials go to other agents"
-                );
-            }
-        } else if let Some(suppressed) = logs.due_for("responsive", &agent_id) {
-            tracing::info!(agentID = %Peer(&agent_id), suppressed, "keepalive ping answered again");
-        }
-        backends.set_unresponsive(link, unresponsive);
-    }
-}
-
 /// What belongs to one agent stream since it was authenticated.
 struct Bound {
     identity: Arc<Identity>,
@@ -439,127 +399,9 @@ struct Bound {
     open: LiveGuard,
 }
 
-/// Reports a link's events to the rest of the server.
-struct Observer {
-    backends: BackendManager<LinkHandle>,
-    metrics: Metrics,
-    keepalive: Arc<KeepaliveHandle>,
-    registration: Option<Registration<LinkHandle>>,
-    lane: LaneTraffic,
-    /// The agent's packet loop does not answer.
-    stuck: bool,
-    /// This stream's share in the agent id.
-    owned: Option<Owned>,
-    agent_id: Arc<str>,
-    logs: LogLimit,
-}
-
-impl LinkObserver for Observer {
-    type Established = (EstablishedGuard, LaneGuard);
-
-    fn established(&self) -> Self::Established {
-        (self.metrics.established.enter(), self.lane.enter())
-    }
-
-    fn closed(&self, (established, _on_lane): Self::Established, reason: ClosedReason) {
-        established.closed(reason);
-    }
-
-    fn draining(&self) {
-        if let Some(registration) = &self.registration {
-            let agent_id = Peer(&self.agent_id);
-            tracing::info!(target: "v2", agentID = %agent_id, "agent is draining");
-            self.backends.set_draining(registration.id());
-            tracing::info!(
-                target: "v2", agentID = %agent_id,
-                "marked backend as draining, will not route new requests to this agent"
-            );
-        }
-    }
-
-    fn probe(&mut self) {
-        self.keepalive.probe();
-    }
-
-    fn probe_lanes(&mut self) {
-        let lanes = self.registration.iter().flat_map(|registration| self.backends.lanes(registration.id()));
-        lanes.for_each(|lane| lane.probe());
-    }
-
-    fn probed(&mut self, finding: Finding) {
-        let Some(registration) = &self.registration else { return };
-        let agent_id = Peer(&self.agent_id);
-        let stuck = finding == Finding::Stuck;
-        if let Finding::Answered(took) = finding {
-            registration.stats().sample(Instant::now(), took);
-        }
-        if std::mem::replace(&mut self.stuck, stuck) == stuck {
-            return;
-        }
-        let cause = if stuck { "stuck" } else { "unstuck" };
-        match self.logs.due_for(cause, &self.agent_id) {
-            Some(suppressed) if stuck => {
-                tracing::warn!(agentID = %agent_id, suppressed, "packet unanswered, dials go to other agents");
-            }
-            Some(suppressed) => tracing::info!(agentID = %agent_id, suppressed, "packets answered again"),
-            None => {}
-        }
-        self.backends.set_stuck(registration.id(), stuck);
-    }
-
-    fn supersede(&mut self) {
-        self.keepalive.probe();
-        self.keepalive.supersede();
-    }
-
-    fn lost(&mut self, established: usize) {
-        if established > 0 {
-            tracing::info!(
-                target: "v2", count = established, agentID = %Peer(&self.agent_id),
-                "Close established connections to agent"
-            );
-        }
-        // The agent is no backend while its last bytes are flushed: it may already be connected to another server.
-        (self.registration, self.owned) = (None, None);
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use serve::logs::{Logs, Options, Severity};
-    use serve::metrics::Registry;
-
     use super::*;
-    use crate::backends::Strategy;
-
-    #[tokio::test(start_paused = true)]
-    async fn agent_that_toggles_is_logged_once_a_minute() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("log");
-        let options = Options {
-            logtostderr: false,
-            stderrthreshold: Severity::Fatal,
-            log_file: Some(path.clone()),
-            ..Options::default()
-        };
-        let (subscriber, file) = Logs::build(&options).unwrap();
-        let _log = tracing::subscriber::set_default(subscriber);
-        let metrics = Metrics::new(&mut Registry::default());
-        let backends = BackendManager::new(&[Strategy::Default], metrics.routes.clone());
-        let ((state, watched), logs) = (watch::channel(false), LogLimit::default());
-        let steered = steer(backends, metrics.clone(), LinkId(1), watched, "a".into(), logs);
-        let _steered = AbortOnDropHandle::new(tokio::spawn(steered));
-        for toggle in 0..20 {
-            state.send(toggle % 2 == 0).unwrap();
-            tokio::time::sleep(Duration::from_secs(4)).await;
-        }
-        file.flush(Duration::from_secs(10));
-        let text = std::fs::read_to_string(&path).unwrap();
-        let count = |part: &str| text.matches(part).count();
-        let lines = (count("\"keepalive ping unanswered, "), count("\"keepalive ping answered again"));
-        assert_eq!((metrics.unresponsive.get(), lines), (10, (2, 2)), "{text}");
-        assert!(text.contains("suppressed=7"), "{text}");
-    }
 
     #[test]
     fn only_another_agent_with_the_same_id_is_reported() {

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use grpc::Code;
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue};
 
 use crate::backends::Identifiers;
 
@@ -21,7 +20,7 @@ pub(crate) struct ConnectMetadata {
     pub(crate) identifiers: Identifiers,
 }
 
-/// Why a Connect is refused, as the gRPC message. Go's server answers with `Unknown` and its error text.
+/// Why a Connect is refused, as the gRPC message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ConnectMetadataError {
     #[error("expected one agent ID in the context, got {0}")]
@@ -36,40 +35,37 @@ pub(crate) enum ConnectMetadataError {
     NotPrintable,
 }
 
-impl ConnectMetadataError {
-    pub(crate) fn code(&self) -> Code {
-        Code::Unknown
-    }
-}
-
 impl ConnectMetadata {
     /// Parses the metadata of a Connect.
     pub(crate) fn read(metadata: &HeaderMap) -> Result<Self, ConnectMetadataError> {
-        let mut ids = metadata.get_all(AGENT_ID).iter();
-        let (Some(id), None) = (ids.next(), ids.next()) else {
-            return Err(ConnectMetadataError::AgentIds(metadata.get_all(AGENT_ID).iter().count()));
-        };
+        let id = single(metadata, AGENT_ID).map_err(ConnectMetadataError::AgentIds)?;
+        let id = id.ok_or(ConnectMetadataError::AgentIds(0))?;
         let agent_id = id.to_str().ok().filter(|id| !id.is_empty() && id.len() <= MAX_AGENT_ID);
         let agent_id = agent_id.ok_or(ConnectMetadataError::BadAgentId)?.into();
-        let mut sets = metadata.get_all(AGENT_IDENTIFIERS).iter();
-        let identifiers = match (sets.next(), sets.next()) {
-            (None, _) => Identifiers::default(),
-            (Some(text), None) => {
-                Identifiers::parse(text.to_str().map_err(|_| ConnectMetadataError::NotPrintable)?)?
-            }
-            (Some(_), Some(_)) => {
-                let count = metadata.get_all(AGENT_IDENTIFIERS).iter().count();
-                return Err(ConnectMetadataError::IdentifierSets(count));
-            }
+        let identifiers =
+            single(metadata, AGENT_IDENTIFIERS).map_err(ConnectMetadataError::IdentifierSets)?;
+        let identifiers = match identifiers {
+            Some(text) => Identifiers::parse(text.to_str().map_err(|_| ConnectMetadataError::NotPrintable)?)?,
+            None => Identifiers::default(),
         };
         Ok(ConnectMetadata { agent_id, identifiers })
     }
 }
 
+/// The only value of a header, if it has one.
+///
+/// # Errors
+/// The number of values, if there are several.
+fn single<'a>(metadata: &'a HeaderMap, name: &str) -> Result<Option<&'a HeaderValue>, usize> {
+    let mut values = metadata.get_all(name).iter();
+    match (values.next(), values.count()) {
+        (value, 0) => Ok(value),
+        (_, others) => Err(1 + others),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
-
     use super::*;
 
     fn metadata(pairs: &[(&'static str, &'static str)]) -> HeaderMap {

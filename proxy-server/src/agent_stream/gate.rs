@@ -136,13 +136,8 @@ impl LoggedClaims {
             last.clear();
         }
         match last.get(&agent) {
-            Some((same, logged)) if *same == claims => {
-                if *logged {
-                    Noted::Logged
-                } else {
-                    Noted::Unlogged
-                }
-            }
+            Some((same, true)) if *same == claims => Noted::Logged,
+            Some((same, false)) if *same == claims => Noted::Unlogged,
             _ => {
                 last.insert(agent, (claims, false));
                 Noted::Changed

@@ -54,7 +54,7 @@ pub(crate) type Commands = mpsc::UnboundedReceiver<Command>;
 /// A handle to one agent stream. Cheap to clone; does not keep the stream alive.
 ///
 /// The command queue has no limit of its own: each dial first takes a slot of the server's limits.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct LinkHandle {
     commands: mpsc::UnboundedSender<Command>,
     tokens: Arc<AtomicU64>,
@@ -87,12 +87,6 @@ pub(crate) struct LinkFacts {
     /// Measures the RTT.
     pub(crate) keepalive: Option<Arc<KeepaliveHandle>>,
     pub(crate) traffic: SharedTraffic,
-}
-
-impl std::fmt::Debug for LinkHandle {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LinkHandle").field("lost", &self.commands.is_closed()).finish_non_exhaustive()
-    }
 }
 
 impl LinkHandle {
@@ -180,16 +174,11 @@ impl Drop for PendingDial {
 
 /// An established connection without a frontend socket yet. Bytes from the agent are queued, within limits. Dropping it closes
 /// the connection.
+#[derive(Debug)]
 pub struct OpenConnection {
     key: ConnKey,
     id: ConnectId,
     commands: Option<mpsc::UnboundedSender<Command>>,
-}
-
-impl std::fmt::Debug for OpenConnection {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("OpenConnection").field("id", &self.id).finish_non_exhaustive()
-    }
 }
 
 impl OpenConnection {

@@ -100,7 +100,7 @@ impl driver::Meter for LinkMeter {
     }
 
     fn carries(&mut self, traffic: Traffic) {
-        let (sent, received) = self.traffic.set(traffic);
+        let (sent, received) = self.traffic.set(&traffic);
         self.metrics.payload.add(sent, received);
         let connections = (traffic.bulk, traffic.small);
         if std::mem::replace(&mut self.connections, connections) != connections || sent + received > 0 {

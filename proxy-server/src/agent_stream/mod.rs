@@ -10,6 +10,7 @@ mod handle;
 mod handler;
 mod listen;
 mod meter;
+mod observer;
 mod packet_probe;
 mod slot;
 

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, advance};
 
+use serve::metrics::Registry;
+
 use super::*;
 
 const S: Duration = Duration::from_secs(1);

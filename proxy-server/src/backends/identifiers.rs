@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use percent_encoding::percent_decode_str;
+use net::query::{QueryError, pairs};
 
 use crate::limits::{MAX_IDENTIFIER_BYTES, MAX_IDENTIFIERS};
 
@@ -48,6 +48,15 @@ pub enum IdentifiersError {
     TooLong,
 }
 
+impl From<QueryError> for IdentifiersError {
+    fn from(error: QueryError) -> Self {
+        match error {
+            QueryError::Semicolon => Self::Semicolon,
+            QueryError::Escape(_) => Self::Escape,
+        }
+    }
+}
+
 impl Identifiers {
     /// Parses the metadata value. Unknown keys are ignored, so that newer agents can send more.
     ///
@@ -59,12 +68,8 @@ impl Identifiers {
         let mut found = Self::default();
         let mut seen = HashSet::new();
         let mut default_route = None;
-        for pair in text.split('&').filter(|pair| !pair.is_empty()) {
-            if pair.contains(';') {
-                return Err(IdentifiersError::Semicolon);
-            }
-            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let (key, value) = (unescape(key)?, unescape(value)?);
+        for pair in pairs(text) {
+            let (key, value) = pair?;
             match key.as_str() {
                 "ipv4" | "ipv6" | "host" => found.add_host(&value, &mut seen)?,
                 "cidr" => found.add_network(&value)?,
@@ -108,15 +113,6 @@ impl Identifiers {
         }
         Ok(())
     }
-}
-
-/// Decodes query escaping: `%XX`, and `+` for a space.
-fn unescape(text: &str) -> Result<String, IdentifiersError> {
-    let is_escape = |rest: &str| rest.bytes().take(2).filter(u8::is_ascii_hexdigit).count() == 2;
-    if !text.split('%').skip(1).all(is_escape) {
-        return Err(IdentifiersError::Escape);
-    }
-    Ok(percent_decode_str(&text.replace('+', " ")).decode_utf8_lossy().into_owned())
 }
 
 fn is_true(text: &str) -> bool {

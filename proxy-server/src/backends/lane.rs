@@ -1,6 +1,5 @@
 //! The recent traffic of one agent stream, by which dials choose among the lanes of an agent.
 
-use std::fmt;
 use std::sync::Arc;
 
 use mux::LaneLoad;
@@ -8,9 +7,10 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// The traffic of one agent stream. Cheap to clone; clones share it.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct LaneTraffic(Arc<Mutex<Traffic>>);
 
+#[derive(Debug)]
 struct Traffic {
     /// Bytes at `at`. They fall to a third in a second.
     moved: f64,
@@ -49,12 +49,6 @@ impl LaneTraffic {
         let traffic = self.0.lock();
         let Traffic { bulk, small, connections, .. } = *traffic;
         LaneLoad { moved: traffic.moved(now) as u64, bulk, small, connections }
-    }
-}
-
-impl fmt::Debug for LaneTraffic {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LaneTraffic").finish_non_exhaustive()
     }
 }
 

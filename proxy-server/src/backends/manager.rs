@@ -1,36 +1,26 @@
 //! The route tables under their lock, and the registrations that keep them up to date.
 
+mod choice;
+mod ejections;
+mod lanes;
+
 use std::collections::HashMap;
 use std::fmt;
-use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
-use flags::GoDuration;
 use parking_lot::{RwLock, RwLockWriteGuard};
-use rand::Rng;
 use serve::logs::{LogLimit, Peer};
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
+pub use self::ejections::AgentView;
 use super::lane::LaneTraffic;
-use super::outlier::Change;
-use super::table::{Comparison, Health, Table};
+use super::table::{Health, Table};
 use super::{
-    AgentStats, Backend, Choice, Identifiers, LinkId, ReadinessPolicy, RegisterError, RouteMetrics,
-    Selection, Strategy,
+    AgentStats, Backend, Identifiers, LinkId, ReadinessPolicy, RegisterError, RouteMetrics, Selection,
+    Strategy,
 };
-use crate::limits::{MAX_AGENTS, MAX_LANES_PER_AGENT, MAX_STREAMS_PER_AGENT};
-
-/// Ejections that are kept although the agent has gone. Agents choose their ids.
-const MOST_DEPARTED: usize = 1_000;
-
-/// Agents that a choice passes over because another dial tries them.
-const MOST_BUSY: usize = 8;
-
-/// The pause of a waiting dial after a change that brought no better stream. After a failure of a load balancer there are
-/// thousands of changes in a second.
-const BREATH: Duration = Duration::from_millis(50);
+use crate::limits::MAX_AGENTS;
 
 /// The agent streams, and the strategies over them. Cheap to clone; clones share the tables.
 ///
@@ -92,25 +82,6 @@ pub(crate) struct AgentDescription<L> {
     /// Pings or packets are unanswered.
     pub(crate) stuck: bool,
     pub(crate) handles: Vec<L>,
-}
-
-/// One agent, as the outliers are determined from it.
-#[derive(Debug)]
-pub struct AgentView {
-    pub(super) id: Arc<str>,
-    pub(super) stats: AgentStats,
-    /// None of its streams answers.
-    pub(super) unresponsive: bool,
-    /// It has a stream for new dials.
-    pub(super) ready: bool,
-}
-
-#[cfg(test)]
-impl AgentView {
-    /// An agent that does not answer.
-    pub(crate) fn unresponsive(id: &str) -> Self {
-        Self { id: id.into(), stats: AgentStats::new(Instant::now()), unresponsive: true, ready: false }
-    }
 }
 
 impl<L: Clone> BackendManager<L> {
@@ -198,50 +169,6 @@ impl<L: Clone> BackendManager<L> {
         self.change(id, |link| link.stuck = stuck);
     }
 
-    /// Ejects agents whose own failures stand out, at most half of all, and lets others return. Returns the number of ejections.
-    pub(super) fn sweep(&self, agents: &[AgentView], now: Instant) -> u64 {
-        let mut ejections = 0;
-        let is_ejected = |agent: &&AgentView| agent.stats.ejected_for(now).is_some();
-        let mut left = (agents.len() / 2).saturating_sub(agents.iter().filter(is_ejected).count());
-        for AgentView { id, stats, .. } in agents {
-            let Some(change) = stats.sweep(now, left > 0) else { continue };
-            let ejected = matches!(change, Change::Ejected { .. });
-            left -= usize::from(ejected);
-            ejections += u64::from(ejected);
-            self.shared.log_change(id, change);
-            let streams = self.streams_of(id);
-            // Not those of an agent that has registered again under this id meanwhile.
-            let eject =
-                |link: &mut Link<L>| link.ejected = if link.stats.is(stats) { ejected } else { link.ejected };
-            streams.into_iter().for_each(|stream| self.change(stream, eject));
-        }
-        ejections
-    }
-
-    /// The ejected agents, each with the rest of its time, by name.
-    pub fn ejected(&self, now: Instant) -> Vec<(Arc<str>, Duration)> {
-        let state = self.shared.state.read();
-        let agents = state.agents.iter();
-        let mut ejected: Vec<_> =
-            agents.filter_map(|(id, agent)| Some((Arc::clone(id), agent.stats.ejected_for(now)?))).collect();
-        ejected.sort_unstable();
-        ejected
-    }
-
-    /// All agents.
-    pub(super) fn agents(&self) -> Vec<AgentView> {
-        let state = self.shared.state.read();
-        let unresponsive = |id: &LinkId| state.links.get(id).is_some_and(Link::is_unresponsive);
-        let ready = |id: &LinkId| state.links.get(id).is_some_and(|link| link.health() == Health::Ready);
-        let view = |(id, agent): (&Arc<str>, &Agent)| AgentView {
-            id: Arc::clone(id),
-            stats: agent.stats.clone(),
-            unresponsive: agent.streams.iter().all(unresponsive),
-            ready: agent.streams.iter().any(ready),
-        };
-        state.agents.iter().map(view).collect()
-    }
-
     /// The ids of all agents, in the order of their bytes.
     pub(crate) fn agent_ids(&self) -> Vec<Arc<str>> {
         let mut ids: Vec<_> = self.shared.state.read().agents.keys().map(Arc::clone).collect();
@@ -325,43 +252,6 @@ impl<L: Clone> BackendManager<L> {
         self.shared.state.read().links.len()
     }
 
-    /// The handles of the lanes of an agent process that opens another one.
-    pub fn lanes_beside(&self, backend: &Backend<L>) -> Vec<L> {
-        let state = self.shared.state.read();
-        let streams = state.agents.get(&backend.agent_id).into_iter().flat_map(|agent| &agent.streams);
-        let lanes = streams.filter_map(|id| Some(&state.links.get(id)?.backend));
-        lanes.filter(|lane| lane.is_lane_of(backend)).map(|lane| lane.handle.clone()).collect()
-    }
-
-    /// The handles of the other streams of the same agent id.
-    pub fn siblings(&self, id: LinkId) -> Vec<L> {
-        let state = self.shared.state.read();
-        let others = state.streams_beside(id).filter(|(other, _)| *other != id);
-        others.map(|(_, link)| link.backend.handle.clone()).collect()
-    }
-
-    /// The handles of the other lanes of the same agent process.
-    pub fn lanes(&self, id: LinkId) -> Vec<L> {
-        let state = self.shared.state.read();
-        let others = state.lanes_of(id).filter(|(lane, _)| *lane != id);
-        others.map(|(_, link)| link.backend.handle.clone()).collect()
-    }
-
-    /// The handles of the streams of the same agent id that are no lanes of its process, and neither draining nor unresponsive.
-    pub fn rivals(&self, id: LinkId) -> Vec<L> {
-        let state = self.shared.state.read();
-        let lanes: Vec<LinkId> = state.lanes_of(id).map(|(lane, _)| lane).collect();
-        let serves = |link: &Link<L>| !link.draining && !link.is_unresponsive();
-        let others = state.streams_beside(id).filter(|(other, link)| !lanes.contains(other) && serves(link));
-        others.map(|(_, link)| link.backend.handle.clone()).collect()
-    }
-
-    /// Whether another lane of the same agent process does not answer pings.
-    pub fn is_lane_silent_beside(&self, id: LinkId) -> bool {
-        let state = self.shared.state.read();
-        state.lanes_of(id).any(|(lane, link)| lane != id && link.silent)
-    }
-
     fn change(&self, id: LinkId, change: impl FnOnce(&mut Link<L>)) {
         let mut state = self.shared.state.write();
         let State { links, tables, unresponsive, .. } = &mut *state;
@@ -398,227 +288,6 @@ impl<L: Clone> BackendManager<L> {
         tracing::info!(target: "v2", agentID = %Peer(agent_id), "Remove connection for agent");
         drop(link); // the handle's own Drop must not run under the lock
     }
-
-    /// Chooses a stream for a target's host by the rules of [`crate::backends`]. `exclude` is short: the streams that this dial
-    /// has tried.
-    pub fn choose(&self, host: &str, exclude: &[LinkId]) -> Option<Choice<L>> {
-        self.choose_of(host, (&[Health::Ready, Health::Leaving], None), exclude, &mut rand::rng())
-    }
-
-    /// Chooses again after a stream has failed: a ready stream of another agent, then any other.
-    pub fn choose_another(&self, host: &str, tried: LinkId, agent_id: &str) -> Option<Choice<L>> {
-        let others =
-            self.choose_of(host, (&[Health::Ready], None), &self.streams_of(agent_id), &mut rand::rng());
-        others.or_else(|| self.choose(host, &[tried]))
-    }
-
-    /// The same, but only a ready stream of this strategy: agents of another one may reach another host by the same address.
-    pub fn choose_ready(&self, host: &str, strategy: Strategy, exclude: &[LinkId]) -> Option<Choice<L>> {
-        self.choose_of(host, (&[Health::Ready], Some(strategy)), exclude, &mut rand::rng())
-    }
-
-    /// A stream of this agent, a ready one if it has one.
-    pub fn choose_agent(&self, agent_id: &str) -> Option<Choice<L>> {
-        let state = self.shared.state.read();
-        let streams = &state.agents.get(agent_id)?.streams;
-        let health = |id: &&LinkId| state.links.get(id).map(Link::health);
-        let ready = streams.iter().find(|id| health(id) == Some(Health::Ready));
-        state.choice(*ready.or(streams.first())?, state.tables.first()?.strategy, Instant::now(), true)
-    }
-
-    /// Why a dial of a target's host goes to which agents, in words.
-    pub fn explain(&self, host: &str) -> String {
-        let state = self.shared.state.read();
-        for health in [Health::Ready, Health::Leaving] {
-            for table in &state.tables {
-                let suitable = table.suitable(host, health);
-                if suitable == 0 {
-                    continue;
-                }
-                let (strategy, agents) = (table.strategy.name(), state.agents.len());
-                let zone = table.zone.as_ref().map(|zone| format!(" of zone {zone}")).unwrap_or_default();
-                let health = if health == Health::Ready { "ready" } else { "left, none is ready" };
-                let choice = match (suitable, self.shared.selection) {
-                    (1, _) => "",
-                    (_, Selection::LeastLoaded) => ", of two random ones the less loaded",
-                    (_, Selection::Random) => ", a random one",
-                };
-                return format!(
-                    "strategy {strategy}: {suitable} of {agents} agents{zone} suit and are {health}{choice}"
-                );
-            }
-        }
-        let strategies: Vec<&str> = state.tables.iter().map(|table| table.strategy.name()).collect();
-        format!("none of {} agents suits the strategies {}", state.agents.len(), strategies.join(", "))
-    }
-
-    /// The same among streams of these healths, in this order, and of one strategy or all.
-    pub(super) fn choose_of(
-        &self,
-        host: &str,
-        (healths, only): (&[Health], Option<Strategy>),
-        exclude: &[LinkId],
-        rng: &mut impl Rng,
-    ) -> Option<Choice<L>> {
-        let state = self.shared.state.read();
-        let now = Instant::now();
-        let better = |one, two| state.better(one, two, now);
-        for health in healths {
-            // Agents that another dial tries: used only if no other agent of this health can be.
-            let (mut skipped, mut busy, mut passed) = (exclude.to_vec(), None, 0);
-            let is_first_lane =
-                |id| state.suitable_lanes(id, *health, exclude).next().is_some_and(|(first, _)| first == id);
-            let compare = Comparison { better: &better, is_first_lane: &is_first_lane };
-            let better = (self.shared.selection == Selection::LeastLoaded).then_some(compare);
-            for table in state.tables.iter().filter(|table| only.is_none_or(|only| table.strategy == only)) {
-                while let Some(found) = table.find(host, *health, &skipped, better, rng) {
-                    let id = state.choose_lane(found, *health, exclude, now).unwrap_or(found);
-                    let last_resort = *health == Health::Leaving || passed >= MOST_BUSY;
-                    if let Some(choice) = state.choice(id, table.strategy, now, last_resort) {
-                        choice.log_choice(*health);
-                        return Some(choice);
-                    }
-                    busy = busy.or(Some((id, table.strategy)));
-                    passed += 1;
-                    skipped.extend(state.lanes_of(id).map(|(lane, _)| lane));
-                }
-            }
-            if let Some((id, strategy)) = busy {
-                return state.choice(id, strategy, now, true);
-            }
-        }
-        None
-    }
-
-    /// Waits until this stream does not answer pings and another stream for the target's host does.
-    pub async fn until_another_is_better(&self, link: LinkId, host: &str) {
-        self.until_unresponsive(link).await;
-        let mut changed = pin!(self.shared.changed.notified());
-        loop {
-            // From here on no change is missed.
-            changed.as_mut().enable();
-            if self.is_another_better(link, host) {
-                return;
-            }
-            changed.as_mut().await;
-            if self.is_another_better(link, host) {
-                return;
-            }
-            sleep(BREATH).await;
-            changed.set(self.shared.changed.notified());
-        }
-    }
-
-    /// Waits until this stream does not answer. Until then the changes of other streams are of no interest: after a balancer's
-    /// restart there are thousands, and as many waiting dials.
-    async fn until_unresponsive(&self, link: LinkId) {
-        let turned = self.shared.state.read().links.get(&link).map(|link| Arc::clone(&link.turned));
-        // A dial on a stream that has ended is told so.
-        let Some(turned) = turned else { return std::future::pending().await };
-        loop {
-            let mut turn = pin!(turned.notified());
-            // From here on no change is missed.
-            turn.as_mut().enable();
-            if self.shared.state.read().links.get(&link).is_some_and(Link::is_unresponsive) {
-                return;
-            }
-            turn.await;
-        }
-    }
-
-    fn is_another_better(&self, link: LinkId, host: &str) -> bool {
-        let state = self.shared.state.read();
-        let find = |table: &Table| table.find(host, Health::Ready, &[link], None, &mut rand::rng());
-        state.links.get(&link).is_some_and(Link::is_unresponsive)
-            && state.tables.iter().any(|table| find(table).is_some())
-    }
-}
-
-impl<L: Clone> State<L> {
-    /// The choice of this stream, which the agent counts from now on. `None` while another dial tries the agent, unless it is
-    /// the last resort.
-    fn choice(&self, id: LinkId, strategy: Strategy, now: Instant, last_resort: bool) -> Option<Choice<L>> {
-        let Link { backend: Backend { agent_id, handle, .. }, stats, lane, .. } = self.links.get(&id)?;
-        let flight = stats.begin(now, last_resort)?;
-        let (agent_id, lane) = (Arc::clone(agent_id), lane.clone());
-        Some(Choice { link: id, agent_id, flight, lane, handle: handle.clone(), strategy })
-    }
-
-    /// The last stream of an agent has ended.
-    fn depart(&mut self, agent_id: &Arc<str>, now: Instant) {
-        let Some(Agent { stats, .. }) = self.agents.remove(agent_id) else { return };
-        if stats.ejected_for(now).is_some() {
-            self.departed.retain(|_, stats| stats.ejected_for(now).is_some());
-            if self.departed.len() < MOST_DEPARTED {
-                self.departed.insert(Arc::clone(agent_id), stats);
-            }
-        }
-    }
-
-    /// Whether an agent id may have this stream, too.
-    fn has_room(&self, known: &Agent, backend: &Backend<L>) -> bool {
-        let streams: Vec<&Backend<L>> =
-            known.streams.iter().filter_map(|id| Some(&self.links.get(id)?.backend)).collect();
-        let is_lane_of =
-            |others: &[&Backend<L>], one: &Backend<L>| others.iter().any(|other| one.is_lane_of(other));
-        let processes =
-            streams.iter().enumerate().filter(|(place, one)| !is_lane_of(&streams[..*place], one)).count();
-        streams.len() < MAX_LANES_PER_AGENT
-            && (processes < MAX_STREAMS_PER_AGENT || is_lane_of(&streams, backend))
-    }
-
-    /// All streams of a stream's agent id, itself included, the oldest first.
-    fn streams_beside(&self, id: LinkId) -> impl Iterator<Item = (LinkId, &Link<L>)> {
-        let agent = self.links.get(&id).and_then(|link| self.agents.get(&link.backend.agent_id));
-        let streams = agent.into_iter().flat_map(|agent| &agent.streams);
-        streams.filter_map(|other| Some((*other, self.links.get(other)?)))
-    }
-
-    /// The lanes of a stream's agent process, itself included, the oldest first.
-    fn lanes_of(&self, id: LinkId) -> impl Iterator<Item = (LinkId, &Link<L>)> {
-        let this = self.links.get(&id);
-        let is_lane = move |other: &Link<L>| this.is_some_and(|this| this.backend.is_lane_of(&other.backend));
-        self.streams_beside(id).filter(move |(other, link)| *other == id || is_lane(link))
-    }
-
-    /// Those that a dial may use.
-    fn suitable_lanes(
-        &self,
-        id: LinkId,
-        health: Health,
-        exclude: &[LinkId],
-    ) -> impl Iterator<Item = (LinkId, &Link<L>)> {
-        self.lanes_of(id).filter(move |(lane, link)| link.health() == health && !exclude.contains(lane))
-    }
-
-    /// The lane for a dial that found this stream.
-    fn choose_lane(&self, id: LinkId, health: Health, exclude: &[LinkId], now: Instant) -> Option<LinkId> {
-        let chosen =
-            mux::choose_lane(self.suitable_lanes(id, health, exclude).map(|(_, link)| link.lane.load(now)));
-        self.suitable_lanes(id, health, exclude).nth(chosen?).map(|(lane, _)| lane)
-    }
-
-    /// Which of two suitable streams gets the dial. Of two streams of one agent it is the older one.
-    fn better(&self, one: LinkId, two: LinkId, now: Instant) -> LinkId {
-        match (self.links.get(&one), self.links.get(&two)) {
-            (Some(a), Some(b)) if a.stats.is(&b.stats) => one.min(two),
-            (Some(a), Some(b)) if a.stats.loses_to(&b.stats, now) => two,
-            _ => one,
-        }
-    }
-}
-
-impl<L> Choice<L> {
-    /// Logs the choice in Go's words.
-    fn log_choice(&self, health: Health) {
-        let (agent_id, strategy) = (Peer(&self.agent_id), self.strategy.name());
-        match health {
-            Health::Ready => tracing::debug!(agentID = %agent_id, strategy, "Pick agent as backend"),
-            Health::Leaving => tracing::debug!(
-                agentID = %agent_id, strategy, "No non-draining backends available, using draining backend as fallback"
-            ),
-        }
-    }
 }
 
 impl<L> Shared<L> {
@@ -639,21 +308,6 @@ impl<L> Shared<L> {
         drop(state);
         if unresponsive > 0 {
             self.changed.notify_waiters();
-        }
-    }
-
-    fn log_change(&self, agent_id: &str, change: Change) {
-        let cause = if change == Change::Trial { "trial" } else { "ejection" };
-        let Some(suppressed) = self.logs.due_for(cause, agent_id) else { return };
-        let agent_id = Peer(agent_id);
-        match change {
-            Change::Ejected { time, failures, dials } => tracing::warn!(
-                agentID = %agent_id, failures, dials, time = %GoDuration::from(time), suppressed,
-                "dials fail at this agent that succeed at others: it gets no dials for a time"
-            ),
-            Change::Trial => {
-                tracing::info!(agentID = %agent_id, suppressed, "trying an agent again that was ejected")
-            }
         }
     }
 }

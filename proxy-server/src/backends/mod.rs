@@ -51,7 +51,7 @@ mod simulation;
 
 use std::sync::Arc;
 
-use serve::metrics::{Family, Gauge, Registry};
+use serve::metrics::{Family, Gauge};
 
 pub use self::identifiers::{Identifiers, IdentifiersError};
 pub use self::lane::{LaneGuard, LaneTraffic};
@@ -119,31 +119,19 @@ pub enum RegisterError {
 
 serve::label!(Strategy in "proxy_strategy");
 
-/// The gauges of the route tables. They are set with the tables locked, so that the last value is correct.
-#[derive(Debug, Clone)]
-pub struct RouteMetrics {
-    /// `ready_backends`: identifiers known to a strategy (agent ids; for destHost hosts and networks), including those of
-    /// draining and unresponsive streams.
-    pub(crate) ready_backends: Family<Strategy, Gauge>,
-    /// `ready_backend_connections`, deprecated in Go: the same number, of the strategy that changed last.
-    pub(crate) ready_backend_connections: Gauge,
-    /// `connected_agents` (ours): agent ids with a stream, whatever their strategy.
-    pub(crate) connected_agents: Gauge,
+serve::families! {
+    /// The gauges of the route tables. They are set with the tables locked, so that the last value is correct.
+    pub struct RouteMetrics {
+        /// Agent ids; for destHost hosts and networks. Draining and unresponsive streams count.
+        pub(crate) ready_backends: Family<Strategy, Gauge> = "ready_backends", "Backends known to a strategy, by strategy";
+        pub(crate) ready_backend_connections: Gauge = "ready_backend_connections",
+            "Backends of the strategy that changed last. DEPRECATED, see ready_backends";
+        /// Ours. Whatever their strategy.
+        pub(crate) connected_agents: Gauge = "connected_agents", "Agent ids with an open stream";
+    }
 }
 
 impl RouteMetrics {
-    /// Registers both metrics.
-    pub(crate) fn register(registry: &mut Registry) -> Self {
-        let (ready_backends, ready_backend_connections) = (Family::default(), Gauge::default());
-        let help = "Backends known to a strategy, by strategy";
-        registry.register("ready_backends", help, ready_backends.clone());
-        let help = "Backends of the strategy that changed last. DEPRECATED, see ready_backends";
-        registry.register("ready_backend_connections", help, ready_backend_connections.clone());
-        let connected_agents = Gauge::default();
-        registry.register("connected_agents", "Agent ids with an open stream", connected_agents.clone());
-        Self { ready_backends, ready_backend_connections, connected_agents }
-    }
-
     pub(crate) fn set(&self, strategy: Strategy, count: usize) {
         let count = i64::try_from(count).unwrap_or(i64::MAX);
         self.ready_backends.get_or_create(&strategy).set(count);

@@ -12,6 +12,8 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use tokio::time::Instant;
 
+use serve::metrics::Registry;
+
 use super::Strategy;
 use super::table::Health;
 use super::*;

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use serve::logs::LogLimit;
-use serve::metrics::{Counter, EncodeLabel, EncodeLabelSet, Family, Gauge, LabelSetEncoder, Registry};
+use serve::metrics::{Counter, EncodeLabel, EncodeLabelSet, Family, Gauge, LabelSetEncoder};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::BackendManager;
@@ -56,39 +56,20 @@ impl EncodeLabelSet for OutlierLabels {
     }
 }
 
-/// The metrics of outliers.
-#[derive(Debug, Clone)]
-pub struct OutlierMetrics {
-    /// `agent_ejections_total`.
-    ejections: Counter,
-    /// `ejected_agents`.
-    ejected: Gauge,
-    /// `expected_dial_seconds`: the median and the largest expected dial time of the agents.
-    expected: Family<Rank, Gauge<f64, AtomicU64>>,
-    /// `agent_outlier`: 1 for each outlier, the [`MOST_SHOWN`] with the most dials for each reason.
-    outliers: Family<OutlierLabels, Gauge>,
+serve::families! {
+    /// The metrics of outliers.
+    pub struct OutlierMetrics {
+        ejections: Counter = "agent_ejections_total", "Times that an agent got no dials because its own failures stood out";
+        ejected: Gauge = "ejected_agents", "Agents that get no dials because their own failures stand out";
+        expected: Family<Rank, Gauge<f64, AtomicU64>> = "expected_dial_seconds",
+            "Seconds that a dial through the median and the slowest agent is expected to take";
+        /// The agents with the most dials.
+        outliers: Family<OutlierLabels, Gauge> = "agent_outlier",
+            "1 for an agent that is failing, slow or unresponsive; at most 10 agents for each reason";
+    }
 }
 
 impl OutlierMetrics {
-    /// Registers the metrics.
-    pub(crate) fn register(registry: &mut Registry) -> Self {
-        let metrics = Self {
-            ejections: Counter::default(),
-            ejected: Gauge::default(),
-            expected: Family::default(),
-            outliers: Family::default(),
-        };
-        let help = "Times that an agent got no dials because its own failures stood out";
-        registry.register("agent_ejections_total", help, metrics.ejections.clone());
-        let help = "Agents that get no dials because their own failures stand out";
-        registry.register("ejected_agents", help, metrics.ejected.clone());
-        let help = "Seconds that a dial through the median and the slowest agent is expected to take";
-        registry.register("expected_dial_seconds", help, metrics.expected.clone());
-        let help = "1 for an agent that is failing, slow or unresponsive; at most 10 agents for each reason";
-        registry.register("agent_outlier", help, metrics.outliers.clone());
-        metrics
-    }
-
     /// Shows the outliers among these agents.
     pub(crate) fn set(&self, agents: &[AgentView], now: Instant) {
         let ejected = |agent: &&AgentView| agent.stats.ejected_for(now).is_some();

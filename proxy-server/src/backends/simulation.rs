@@ -9,6 +9,8 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::time::{Instant, advance};
 
+use serve::metrics::Registry;
+
 use super::Strategy;
 use super::table::Health;
 use super::*;

@@ -1,6 +1,5 @@
 //! The state that all streams of one agent id share.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -13,9 +12,10 @@ use super::outlier::{Change, Outlier};
 use crate::limits::Budget;
 
 /// The limits of an agent, its expected dial time and its ejections. Cheap to clone; clones share the state.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct AgentStats(Arc<Inner>);
 
+#[derive(Debug)]
 struct Inner {
     budget: Budget,
     since: Instant,
@@ -24,12 +24,6 @@ struct Inner {
     waiting: AtomicUsize,
     /// Dials that the agent has answered with a connection, and others that were sent to it.
     dials: [AtomicU64; 2],
-}
-
-impl fmt::Debug for AgentStats {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AgentStats").finish_non_exhaustive()
-    }
 }
 
 impl AgentStats {

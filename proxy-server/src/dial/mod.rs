@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use driver::MemoryLimiter;
-use serve::metrics::{CountBy, Gauge, Histogram, Lazy, LiveGuard, Registry};
+use serve::metrics::{CountBy, Gauge, Histogram, Lazy, LiveGuard};
 use serve::statusz::Journal;
 use serve::traces::{Kind, Tracer};
 use tokio::time::{Instant, timeout_at};
@@ -27,6 +27,7 @@ pub use self::target::Target;
 use crate::agent_stream::{LinkHandle, OpenConnection};
 use crate::backends::{AgentStats, BackendManager, Choice, LinkId, Strategy};
 use crate::limits::{Budget, Slot};
+use crate::metrics::latency;
 
 /// The deadline of a dial, retry included, when `--backend-dial-timeout` is 0. Below the 30 s of Go's client and of
 /// kube-apiserver, so that both get an answer.
@@ -38,19 +39,20 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(6);
 /// Only in debug builds: a dial of this target panics, so that tests see what a panic ends.
 const PANICS: &str = "panic-server.invalid:1";
 
-/// The metrics of dials.
-#[derive(Debug, Clone)]
-pub struct DialMetrics {
-    /// `dial_duration_seconds`: from the dial to the agent's answer; successful dials only.
-    pub(crate) duration: Lazy<Histogram>,
-    /// `dial_failure_count`. A dial that succeeds on its retry has not failed.
-    pub failures: CountBy<FailureReason>,
-    /// `pending_backend_dials`.
-    pub(crate) pending: Lazy<Gauge>,
-    /// `dial_attempts_total` (ours): dials that were sent to an agent, so a retried dial counts twice.
-    pub(crate) attempts: CountBy<Attempt>,
-    /// The last failures, for the status.
-    pub(crate) journal: Journal,
+serve::families! {
+    /// The metrics of dials.
+    pub struct DialMetrics {
+        /// Successful dials only.
+        pub(crate) duration: Lazy<Histogram> = "dial_duration_seconds",
+            "Seconds from a dial to the agent's answer, for successful dials", Lazy::new(latency);
+        /// A dial that succeeds on its retry has not failed.
+        pub failures: CountBy<FailureReason> = "dial_failure_count", "Failed dials, by reason";
+        pub(crate) pending: Lazy<Gauge> = "pending_backend_dials", "Dials that wait for an agent's answer";
+        /// Ours. A retried dial counts twice.
+        pub(crate) attempts: CountBy<Attempt> = "dial_attempts_total", "Dials that an agent answered or lost, by outcome";
+        /// The last failures, for the status.
+        pub journal: Journal => |_r| Journal::default();
+    }
 }
 
 serve::label! {
@@ -78,20 +80,6 @@ impl Attempt {
             Err(DialFailure::TimedOut) => Attempt::TimedOut,
             Err(_) => Attempt::Lost,
         }
-    }
-}
-
-impl DialMetrics {
-    /// Registers the metrics; `histogram` builds the histogram of durations.
-    pub(crate) fn register(registry: &mut Registry, histogram: fn() -> Histogram, journal: Journal) -> Self {
-        let (duration, pending) = (Lazy::new(histogram), Lazy::<Gauge>::default());
-        let help = "Seconds from a dial to the agent's answer, for successful dials";
-        registry.register("dial_duration_seconds", help, duration.clone());
-        let failures = CountBy::register(registry, "dial_failure_count", "Failed dials, by reason");
-        registry.register("pending_backend_dials", "Dials that wait for an agent's answer", pending.clone());
-        let help = "Dials that an agent answered or lost, by outcome";
-        let attempts = CountBy::register(registry, "dial_attempts_total", help);
-        Self { duration, failures, pending, attempts, journal }
     }
 }
 

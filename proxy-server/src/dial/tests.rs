@@ -1,7 +1,7 @@
 //! Dials over scripted links, in paused time.
 
 use parking_lot::Mutex;
-use serve::metrics::Exposition;
+use serve::metrics::{Exposition, Registry};
 
 use super::*;
 use crate::agent_stream::testing::Command;

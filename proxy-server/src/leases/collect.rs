@@ -79,13 +79,7 @@ impl Collector {
             LeaseCall::Delete => &self.metrics.lease_deletes,
             LeaseCall::List | LeaseCall::Watch => &self.metrics.lease_lists,
         };
-        match ApiError::outcome(result) {
-            Ok((status, reason)) => {
-                calls.count(status, reason);
-                calls.observe(status, asked.elapsed());
-            }
-            Err(why) => self.metrics.unanswered.count(call, why),
-        }
+        self.metrics.unanswered.count(call, calls, ApiError::outcome(result), Some(asked.elapsed()));
     }
 }
 

@@ -18,7 +18,6 @@ use serve::metrics::{
     LegacyCertificates, Live, LiveBy, PayloadBytes, Registry, Resets, Segment, StreamErrors, StreamPackets,
     Unanswered, register_build_info,
 };
-use serve::statusz::Journal;
 
 use crate::backends::{OutlierMetrics, RouteMetrics};
 use crate::dial::DialMetrics;
@@ -54,10 +53,8 @@ impl Deref for Metrics {
 serve::families! {
     /// The metric families.
     pub struct Families {
-        /// The last failures, for the status.
-        pub journal: Journal => |_r| Journal::default();
         /// The metrics of dials.
-        pub dials: DialMetrics => |r| DialMetrics::register(r, latency, journal.clone());
+        pub dials: DialMetrics;
         /// `established_connections`; `connection_duration_seconds` and `established_connections_closed_total` when one ends.
         pub established: Established;
         /// Proposed for Go.
@@ -170,7 +167,8 @@ impl Metrics {
     }
 }
 
-fn latency() -> Histogram {
+/// An empty histogram of latencies.
+pub(crate) fn latency() -> Histogram {
     Histogram::new(LATENCY)
 }
 

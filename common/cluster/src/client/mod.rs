@@ -84,7 +84,7 @@ impl Client {
 
     /// A function that returns when the configuration's certificate expires, in seconds of Unix time. Each call reads
     /// the certificate's file again, if there is one. `None` without such a certificate; a plug-in renews its own.
-    pub fn certificate_expiry(&self) -> Option<impl Fn() -> Option<i64> + Send + Sync + use<>> {
+    pub fn certificate_expiry(&self) -> Option<impl Fn() -> Option<i64> + Clone + Send + Sync + use<>> {
         let shared = Arc::clone(&self.0);
         shared.config.tls.identity.is_some().then_some(move || shared.config.tls.expires())
     }

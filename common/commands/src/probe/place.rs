@@ -61,15 +61,7 @@ pub fn place(text: &str) -> Option<Place> {
         "tcp" => host_port(address).map(|(host, port)| Address::Tcp(host.to_owned(), port))?,
         _ => return None,
     };
-    Some(Place { protocol: protocol_named(protocol)?, address })
-}
-
-fn protocol_named(name: &str) -> Option<Protocol> {
-    match name {
-        "grpc" => Some(Protocol::Grpc),
-        "http-connect" => Some(Protocol::HttpConnect),
-        _ => None,
-    }
+    Some(Place { protocol: Protocol::named(protocol)?, address })
 }
 
 impl Place {
@@ -81,7 +73,7 @@ impl Place {
     }
 
     fn of_listener(listener: &Listener) -> Option<Self> {
-        let protocol = protocol_named(&listener.protocol).filter(|_| listener.name == "frontend")?;
+        let protocol = Protocol::named(&listener.protocol).filter(|_| listener.name == "frontend")?;
         let address =
             match host_port(&listener.address).and_then(|(host, port)| Some((host.parse().ok()?, port))) {
                 Some((host, port)) => Address::Tcp(here(host).to_string(), port),
@@ -133,10 +125,7 @@ impl Place {
 
 impl std::fmt::Display for Place {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let protocol = match self.protocol {
-            Protocol::Grpc => "grpc",
-            Protocol::HttpConnect => "http-connect",
-        };
+        let protocol = self.protocol.name();
         match &self.address {
             Address::Unix(path) => write!(f, "{protocol}+unix:{path}"),
             Address::Tcp(host, port) => write!(f, "{protocol}+tcp:{}", Joined(host, *port)),

@@ -35,6 +35,19 @@ pub enum Protocol {
     HttpConnect,
 }
 
+impl Protocol {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Protocol::Grpc => "grpc",
+            Protocol::HttpConnect => "http-connect",
+        }
+    }
+
+    pub(super) fn named(name: &str) -> Option<Self> {
+        [Protocol::Grpc, Protocol::HttpConnect].into_iter().find(|protocol| protocol.name() == name)
+    }
+}
+
 /// A dial that failed, and the stage that this belongs to.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Refused {

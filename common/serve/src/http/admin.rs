@@ -11,7 +11,7 @@ use http::{HeaderMap, StatusCode};
 use status::{Query, Status};
 use tokio::sync::Mutex;
 
-use super::health::metrics;
+use super::health::{Condition, metrics};
 use super::routes::{HTML, Request, Response, Routes, compressible, error, moved, not_found, reply};
 use super::{page, profile};
 use crate::metrics::Exposition;
@@ -26,16 +26,18 @@ pub type StatusFuture = Pin<Box<dyn Future<Output = Status> + Send>>;
 pub struct StatusSource(Arc<dyn Fn(Query) -> StatusFuture + Send + Sync>);
 
 impl StatusSource {
-    /// A source of what `build` returns.
+    /// A source of what `build` returns, with the conditions of `/readyz`.
     pub fn new<F: Future<Output = Status> + Send + 'static>(
+        readiness: impl Fn() -> Vec<Condition> + Send + Sync + 'static,
         build: impl Fn(Query) -> F + Send + Sync + 'static,
     ) -> Self {
         let turn = Arc::new(Mutex::new(()));
         Self(Arc::new(move |query| {
+            let health = readiness().into_iter().map(Into::into).collect();
             let (turn, document) = (Arc::clone(&turn), build(query));
             Box::pin(async move {
                 let _turn = turn.lock().await;
-                document.await
+                Status { health, ..document.await }
             })
         }))
     }

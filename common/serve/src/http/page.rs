@@ -9,7 +9,6 @@ mod summary;
 mod table;
 #[cfg(test)]
 mod tests;
-mod words;
 
 use std::sync::LazyLock;
 
@@ -20,7 +19,7 @@ use http::HeaderMap;
 use http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, HeaderName, HeaderValue, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
-use status::{List, Query, Status};
+use status::{Query, Status};
 
 use self::html::Html;
 use self::table::View;
@@ -102,7 +101,7 @@ fn form(html: &mut Html, view: &View<'_>) {
         html.raw("<input type=\"hidden\" name=\"").raw(name).raw("\" value=\"").text(value).raw("\">");
     };
     if let Some(list) = list {
-        hidden("list", if *list == List::Peers { "agents" } else { "connections" });
+        hidden("list", list.name());
     }
     if !sort.is_empty() {
         hidden("sort", &format!("{}{sort}", if *descending { "-" } else { "" }));

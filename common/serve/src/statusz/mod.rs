@@ -11,11 +11,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use flags::{Bind, BindHost};
 use net::tls::{CertificateFacts, Rotating};
 use parking_lot::Mutex;
 use status::{Build, Certificate, Flag, Listener, Status, VERSION};
 use time::OffsetDateTime;
 use time::macros::format_description;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -23,7 +25,7 @@ pub use connections::connections;
 pub use journal::Journal;
 
 use crate::certificates::CertificateSide;
-use crate::http::ServerHandle;
+use crate::http::{Routes, ServerHandle, serve};
 use crate::logs::{Options, VerbosityLevel};
 
 /// A reader that takes nothing for this long stalls.
@@ -83,9 +85,17 @@ impl Facts {
         self.0.sockets.lock().push(Socket::Bound(Listener { name: name.to_owned(), address, protocol }));
     }
 
-    /// An operator's port, which may be bound later.
-    pub fn port(&self, name: &'static str, port: &ServerHandle) {
+    /// Serves an operator's port on this runtime. It may be bound later.
+    pub fn serve(
+        &self,
+        runtime: &Handle,
+        name: &'static str,
+        (host, port): (&BindHost, u16),
+        routes: Routes,
+    ) -> ServerHandle {
+        let port = serve(runtime, name, Bind { host: host.clone(), port }, routes);
         self.0.sockets.lock().push(Socket::Port(name, port.address()));
+        port
     }
 
     /// The certificates of a side, which may change while they are in use.

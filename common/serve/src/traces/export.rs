@@ -12,8 +12,8 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
+use super::Fate;
 use super::message::{ExportTraceServiceRequest, KeyValue, Resource, ResourceSpans, ScopeSpans, Span};
-use super::{Fate, TraceSettings};
 use crate::logs::Peer;
 use crate::metrics::CountBy;
 
@@ -42,7 +42,12 @@ enum ExportError {
 }
 
 /// Sends spans until every tracer has gone. A batch that the collector does not take is lost.
-pub(super) async fn run(mut ended: mpsc::Receiver<Span>, settings: TraceSettings, fates: CountBy<Fate>) {
+pub(super) async fn run(
+    mut ended: mpsc::Receiver<Span>,
+    collector: String,
+    service: (&'static str, String),
+    fates: CountBy<Fate>,
+) {
     let (mut connection, mut spans, mut failing) = (None, Vec::new(), false);
     while ended.recv_many(&mut spans, BATCH).await > 0 {
         if spans.len() < BATCH {
@@ -52,23 +57,22 @@ pub(super) async fn run(mut ended: mpsc::Receiver<Span>, settings: TraceSettings
             }
         }
         let count = spans.len() as u64;
-        let message = batch(&settings, std::mem::take(&mut spans));
-        let sent = timeout(WITHIN, send(&mut connection, &settings.collector, message)).await;
+        let message = batch(&service, std::mem::take(&mut spans));
+        let sent = timeout(WITHIN, send(&mut connection, &collector, message)).await;
         let sent = sent.unwrap_or(Err(ExportError::Unanswered));
         let failed_before = std::mem::replace(&mut failing, sent.is_err());
         match sent {
             Ok(()) => {
                 fates.counter(Fate::Exported).inc_by(count);
                 if failed_before {
-                    tracing::info!(collector = settings.collector, "trace spans are exported again");
+                    tracing::info!(collector, "trace spans are exported again");
                 }
             }
             Err(error) => {
                 connection = None;
                 fates.counter(Fate::Lost).inc_by(count);
                 if !failed_before {
-                    let (error, collector) = (error.to_string(), &settings.collector);
-                    tracing::warn!(err = %Peer(&error), collector, "trace spans are lost (--otlp-endpoint)");
+                    tracing::warn!(err = %Peer(&error.to_string()), collector, "trace spans are lost (--otlp-endpoint)");
                 }
             }
         }
@@ -76,8 +80,7 @@ pub(super) async fn run(mut ended: mpsc::Receiver<Span>, settings: TraceSettings
 }
 
 /// The gRPC message of a batch.
-fn batch(settings: &TraceSettings, spans: Vec<Span>) -> Bytes {
-    let (name, id) = &settings.service;
+fn batch((name, id): &(&'static str, String), spans: Vec<Span>) -> Bytes {
     let attributes = vec![
         KeyValue::new("service.name", (*name).to_owned()),
         KeyValue::new("service.version", env!("CARGO_PKG_VERSION").to_owned()),

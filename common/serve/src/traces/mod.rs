@@ -9,6 +9,7 @@ mod message;
 
 use std::sync::Arc;
 
+use flags::RecordOptions;
 use mux::TraceContext;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
@@ -29,17 +30,6 @@ crate::label! {
         /// There was no room, or the collector did not take it.
         Lost => "lost",
     }
-}
-
-/// Where a tracer sends spans, and how many dials it records.
-#[derive(Debug, Clone, PartialEq)]
-pub struct TraceSettings {
-    /// `HOST:PORT` of the collector.
-    pub collector: String,
-    /// The fraction of traces without a parent that are recorded.
-    pub ratio: f32,
-    /// The program's name, and its own id.
-    pub service: (&'static str, String),
 }
 
 /// Makes spans, or none. Cheap to clone.
@@ -65,13 +55,21 @@ pub enum Kind {
 }
 
 impl Tracer {
-    /// Starts the exporter on this runtime, and registers `trace_spans_total` under this prefix.
-    pub fn start(settings: TraceSettings, registry: &mut Registry, prefix: &str, runtime: &Handle) -> Self {
+    /// Starts the exporter on this runtime, and registers `trace_spans_total` under this prefix; without a collector nothing.
+    /// `service` is the program's name, and its own id.
+    pub fn start(
+        options: &RecordOptions,
+        service: (&'static str, String),
+        registry: &mut Registry,
+        prefix: &str,
+        runtime: &Handle,
+    ) -> Self {
+        let Some(collector) = options.otlp_endpoint.clone() else { return Self::default() };
         let help = "Recorded spans of dials, by what became of them";
         let fates = CountBy::register(registry.sub_registry_with_prefix(prefix), "trace_spans_total", help);
         let (queue, ended) = mpsc::channel(QUEUE);
-        let ratio = settings.ratio;
-        runtime.spawn(export::run(ended, settings, fates.clone()));
+        let ratio = options.otlp_sample_ratio;
+        runtime.spawn(export::run(ended, collector, service, fates.clone()));
         Self(Some(Arc::new(Shared { queue, ratio, fates })))
     }
 

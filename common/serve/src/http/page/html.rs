@@ -2,6 +2,8 @@
 
 use std::fmt::{Display, Write};
 
+use status::words::misleads;
+
 /// A document, or a part of one.
 #[derive(Debug, Default)]
 pub(super) struct Html(String);
@@ -37,17 +39,12 @@ impl Write for Escaped<'_> {
                 '>' => self.0.push_str("&gt;"),
                 '"' => self.0.push_str("&#34;"),
                 '\'' => self.0.push_str("&#39;"),
-                letter if letter.is_control() || is_direction(letter) => self.0.push('\u{fffd}'),
+                letter if misleads(letter) => self.0.push('\u{fffd}'),
                 letter => self.0.push(letter),
             }
         }
         Ok(())
     }
-}
-
-/// Whether the character changes the direction of the text around it, which could misrepresent a name.
-fn is_direction(letter: char) -> bool {
-    matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]
@@ -73,7 +70,7 @@ mod tests {
         fn no_text_leaves_its_node(text in any::<String>()) {
             let escaped = escaped(&text);
             prop_assert!(!escaped.contains(['<', '>', '"', '\'']));
-            prop_assert!(!escaped.chars().any(|letter| letter.is_control() || is_direction(letter)));
+            prop_assert!(!escaped.chars().any(misleads));
             let mut shown = escaped;
             for (entity, letter) in
                 [("&lt;", "<"), ("&gt;", ">"), ("&#34;", "\""), ("&#39;", "'"), ("&amp;", "&")]
@@ -82,7 +79,7 @@ mod tests {
             }
             let expected: String = text
                 .chars()
-                .map(|letter| if letter.is_control() || is_direction(letter) { '\u{fffd}' } else { letter })
+                .map(|letter| if misleads(letter) { '\u{fffd}' } else { letter })
                 .collect();
             prop_assert_eq!(shown, expected);
         }

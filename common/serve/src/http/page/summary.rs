@@ -2,12 +2,11 @@
 
 use std::collections::HashMap;
 
+use status::words::{ago, count, duration, number};
 use status::{Failure, Health, INTERVAL_SECONDS, INTERVALS, List, Query, Status};
 
 use super::html::Html;
-use super::sections::{FAULT, WARN, certificates};
-use super::table::View;
-use super::words::{count, duration, number};
+use super::table::{FAULT, View, WARN};
 
 /// The length of the history, in seconds.
 #[expect(clippy::cast_precision_loss, reason = "900")]
@@ -15,7 +14,7 @@ const RECENT: f64 = (INTERVAL_SECONDS * INTERVALS as u64) as f64;
 
 /// The first word of the page.
 pub(super) fn word(status: &Status) -> &'static str {
-    if status.health.iter().all(|condition| condition.ok) { "Ready" } else { "Not ready" }
+    if status.is_ready() { "Ready" } else { "Not ready" }
 }
 
 /// Adds the headline, the faults and the overview.
@@ -34,16 +33,16 @@ pub(super) fn headline(view: &View<'_>) -> String {
     let failed: Vec<_> = failed.map(why).collect();
     if failed.is_empty() {
         let connections = count(status.totals.connections, "connection");
-        let peers = match view.is_server() {
-            true => count(status.totals.agents, "agent"),
-            false => count(status.totals.servers, "server"),
+        let peers = match status.is_agent() {
+            false => count(status.totals.agents, "agent"),
+            true => count(status.totals.servers, "server"),
         };
         return format!("Ready: {peers}, {connections}");
     }
-    let last = status.refused.first().map(|last| match view.age(&last.time) {
-        Some(age) => format!("; last: {}: {}, {} ago", last.peer, last.error, duration(age.max(0.0))),
-        None => format!("; last: {}: {}", last.peer, last.error),
-    });
+    let last = status
+        .refused
+        .first()
+        .map(|last| format!("; last: {}: {}, {}", last.peer, last.error, ago(&last.time, &status.now)));
     format!("Not ready: {}{}", failed.join(", "), last.unwrap_or_default())
 }
 
@@ -104,7 +103,7 @@ fn failures(view: &View<'_>) -> Option<Fault> {
     for failure in view.status.failures.iter().filter(recent).filter(|one| !one.peer.is_empty()) {
         *peers.entry(&failure.peer).or_default() += 1;
     }
-    let most = peers.iter().max_by_key(|(peer, count)| (**count, **peer)).filter(|_| view.is_server());
+    let most = peers.iter().max_by_key(|(peer, count)| (**count, **peer)).filter(|_| !view.status.is_agent());
     let most = most.map(|(peer, count)| match *count {
         count if count >= failed => format!(", all by {peer}"),
         count => format!(", {} of them by {peer}", number(count)),
@@ -123,9 +122,9 @@ fn failures(view: &View<'_>) -> Option<Fault> {
 fn refused(view: &View<'_>) -> Option<Fault> {
     let last =
         view.status.refused.first().filter(|last| view.age(&last.time).is_none_or(|age| age <= RECENT))?;
-    let what = match view.is_server() {
-        true => format!("A peer was refused at the listener {}", last.listener),
-        false => "An attempt to connect to a server failed".to_owned(),
+    let what = match view.status.is_agent() {
+        false => format!("A peer was refused at the listener {}", last.listener),
+        true => "An attempt to connect to a server failed".to_owned(),
     };
     let text = format!("{what}. Last: {}: {}", last.peer, last.error);
     Some(("warn", text, "#refused".to_owned()))
@@ -156,7 +155,7 @@ fn stalls(view: &View<'_>) -> Option<Fault> {
 
 /// Certificates that end soon.
 fn ending<'a>(view: &'a View<'_>) -> impl Iterator<Item = Fault> + 'a {
-    certificates(view).into_iter().filter_map(|certificate| {
+    view.status.certificates_by_end().into_iter().filter_map(|certificate| {
         let left = -view.age(&certificate.not_after)?;
         let class = if left < FAULT { "bad" } else { "warn" };
         let when = match left {
@@ -171,7 +170,7 @@ fn ending<'a>(view: &'a View<'_>) -> impl Iterator<Item = Fault> + 'a {
 
 /// When the next certificate ends, and which one.
 fn next_to_end(view: &View<'_>) -> Option<String> {
-    let next = certificates(view).into_iter().next()?;
+    let next = view.status.certificates_by_end().into_iter().next()?;
     let left = -view.age(&next.not_after)?;
     let when = if left < 0.0 { "ended".to_owned() } else { format!("in {}", duration(left)) };
     // The flag without the file's path.
@@ -203,7 +202,7 @@ fn overview(html: &mut Html, view: &View<'_>) {
     fact("Next certificate to end", next_to_end(view).unwrap_or_default());
     if let Some(kubernetes) = kubernetes {
         fact("Lease", kubernetes.lease.clone());
-        if !view.is_server() {
+        if view.status.is_agent() {
             fact("Servers by leases", number(kubernetes.leases_counted));
         }
         fact("Last error of the Kubernetes API", kubernetes.last_error.clone());

@@ -1,10 +1,10 @@
 //! A table of the page: columns as data, sorted by links, in pages.
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use status::{LIMIT, List, Query, Status};
+use status::words::{DAY, count, number, seconds};
+use status::{Cell, Column, LIMIT, List, Query, Status};
 
 use super::html::Html;
-use super::words::{at, count, duration, number};
 
 /// The contents of a page.
 #[derive(Debug)]
@@ -13,15 +13,6 @@ pub(super) struct View<'a> {
     pub(super) status: &'a Status,
     /// What was asked for.
     pub(super) query: &'a Query,
-}
-
-/// A column: its cells, and the field by which its link sorts (empty for none).
-pub(super) struct Column<R> {
-    pub(super) title: &'static str,
-    pub(super) sort: &'static str,
-    /// Aligned to the right, the largest first by the first click.
-    pub(super) numeric: bool,
-    pub(super) cell: fn(&mut Html, &R, &View<'_>),
 }
 
 /// A section with one table.
@@ -36,36 +27,21 @@ pub(super) struct Table<R: 'static> {
     pub(super) columns: &'static [Column<R>],
 }
 
-/// The title of the column of a connection's peer: `Agent` at a server, `Server` at an agent.
-pub(super) const PEER: &str = "Agent or server";
+/// A certificate that ends within this time is marked.
+pub(super) const WARN: f64 = 30.0 * DAY;
+/// A certificate that ends within this time is marked as a fault.
+pub(super) const FAULT: f64 = 7.0 * DAY;
 
 impl View<'_> {
-    pub(super) fn is_server(&self) -> bool {
-        self.status.build.program != "proxy-agent"
-    }
-
     /// The seconds from a time until now; negative for a later time, `None` if there is none.
     pub(super) fn age(&self, time: &str) -> Option<f64> {
-        Some(at(&self.status.now)? - at(time)?)
-    }
-
-    /// Adds `12 s ago`, with the exact time as a title.
-    pub(super) fn ago(&self, html: &mut Html, time: &str) {
-        if let Some(age) = self.age(time) {
-            html.raw("<time datetime=\"").text(time).raw("\" title=\"").text(time).raw("\">");
-            html.text(duration(age.max(0.0))).raw(" ago</time>");
-        }
+        seconds(time, &self.status.now)
     }
 
     /// The address of this page with another query.
     pub(super) fn href(&self, query: &Query, anchor: &str) -> String {
-        let list = query.list.map(|list| match list {
-            List::Peers if self.is_server() => "agents",
-            List::Peers => "servers",
-            List::Connections => "connections",
-        });
         let pairs = [
-            ("list", list.unwrap_or_default().to_owned()),
+            ("list", query.list.map(List::name).unwrap_or_default().to_owned()),
             ("filter", utf8_percent_encode(&query.filter, NON_ALPHANUMERIC).to_string()),
             ("sort", format!("{}{}", if query.descending { "-" } else { "" }, query.sort)),
             ("limit", if query.limit == LIMIT { String::new() } else { query.limit.to_string() }),
@@ -83,7 +59,13 @@ impl View<'_> {
 
 impl<R> Table<R> {
     /// Adds the section. `total` counts the entries of all pages without a filter.
-    pub(super) fn show(&self, html: &mut Html, view: &View<'_>, rows: &[R], total: u64, fields: &[&str]) {
+    pub(super) fn show<'a>(
+        &self,
+        html: &mut Html,
+        view: &View<'_>,
+        rows: impl IntoIterator<Item = &'a R>,
+        total: u64,
+    ) {
         html.raw("<section id=\"").raw(self.id).raw("\"><h2 id=\"").raw(self.id).raw("-title\">");
         html.raw(self.title).raw(" <span class=\"count\">").text(number(total)).raw("</span></h2>");
         if self.list.is_some() && view.query.list.is_some_and(|list| Some(list) != self.list) {
@@ -93,15 +75,16 @@ impl<R> Table<R> {
             html.raw("</p></section>");
             return;
         }
+        let mut rows: Vec<&R> = rows.into_iter().collect();
         let more = self.list.is_some() && rows.len() > view.query.limit;
-        let rows = if more { rows.get(..view.query.limit).unwrap_or(rows) } else { rows };
+        rows.truncate(if more { view.query.limit } else { rows.len() });
         if rows.is_empty() {
             let filtered = !view.query.filter.is_empty() && total > 0;
             html.raw("<p>")
                 .raw(if filtered { "No entry contains the filter." } else { self.empty })
                 .raw("</p>");
         } else {
-            self.rows(html, view, rows, fields);
+            self.rows(html, view, &rows);
         }
         if self.list.is_some() {
             self.pages(html, view, rows.len(), total, more);
@@ -109,11 +92,11 @@ impl<R> Table<R> {
         html.raw("</section>");
     }
 
-    fn rows(&self, html: &mut Html, view: &View<'_>, rows: &[R], fields: &[&str]) {
+    fn rows(&self, html: &mut Html, view: &View<'_>, rows: &[&R]) {
         html.raw("<div class=\"scroll\" role=\"group\" tabindex=\"0\" aria-labelledby=\"").raw(self.id);
         html.raw("-title\"><table><caption>").raw(self.caption).raw("</caption><thead><tr>");
         for column in self.columns {
-            self.head(html, view, column, fields.contains(&column.sort));
+            self.head(html, view, column);
         }
         html.raw("</tr></thead><tbody>");
         for row in rows {
@@ -121,7 +104,7 @@ impl<R> Table<R> {
             for (at, column) in self.columns.iter().enumerate() {
                 html.raw(if at == 0 { "<th scope=\"row\"" } else { "<td" });
                 html.raw(if column.numeric { " class=\"number\">" } else { ">" });
-                (column.cell)(html, row, view);
+                show_cell(html, view, &(column.cell)(row));
                 html.raw(if at == 0 { "</th>" } else { "</td>" });
             }
             html.raw("</tr>");
@@ -129,14 +112,10 @@ impl<R> Table<R> {
         html.raw("</tbody></table></div>");
     }
 
-    fn head(&self, html: &mut Html, view: &View<'_>, column: &Column<R>, sorts: bool) {
-        let title = match (column.title, view.is_server()) {
-            (PEER, true) => "Agent",
-            (PEER, false) => "Server",
-            (title, _) => title,
-        };
+    fn head(&self, html: &mut Html, view: &View<'_>, column: &Column<R>) {
+        let title = column.title(view.status);
         html.raw("<th scope=\"col\"").raw(if column.numeric { " class=\"number\"" } else { "" });
-        if !sorts {
+        if column.sort.is_empty() {
             html.raw(">").raw(title).raw("</th>");
             return;
         }
@@ -182,33 +161,54 @@ impl<R> Table<R> {
     }
 }
 
+fn show_cell(html: &mut Html, view: &View<'_>, cell: &Cell<'_>) {
+    const TEXTS: usize = 4;
+    match *cell {
+        Cell::State(good, state, reason) => {
+            badge(html, if good { "good" } else { "bad" }, state);
+            details(html, reason);
+        }
+        Cell::Detailed(text, more) => details(html.text(text), more),
+        Cell::Texts(texts) => {
+            for (at, text) in texts.iter().take(TEXTS).enumerate() {
+                html.raw(if at > 0 { "<br>" } else { "" }).text(text);
+            }
+            if let Some(rest) = texts.len().checked_sub(TEXTS).filter(|rest| *rest > 0) {
+                html.raw("<br>").text(format!("and {}", count(rest as u64, "other")));
+            }
+        }
+        Cell::Failures(1..) | Cell::Stalled(Some(_)) => {
+            html.raw("<strong class=\"bad\">").text(cell.text("")).raw("</strong>");
+        }
+        Cell::Ago(time) if view.age(time).is_some() => {
+            html.raw("<time datetime=\"").text(time).raw("\" title=\"").text(time).raw("\">");
+            html.text(cell.text(&view.status.now)).raw("</time>");
+        }
+        Cell::Ends(time) => {
+            if let Some(left) = view.age(time).map(|age| -age) {
+                let class = if left < FAULT {
+                    "bad"
+                } else if left < WARN {
+                    "warn"
+                } else {
+                    "plain"
+                };
+                badge(html, class, &cell.text(&view.status.now));
+            }
+            html.raw("<br><time class=\"more\" datetime=\"").text(time).raw("\">");
+            html.text(time.split('T').next().unwrap_or_default()).raw("</time>");
+        }
+        _ => drop(html.text(cell.text(&view.status.now))),
+    }
+}
+
 /// A badge with a class that names its color.
-pub(super) fn badge(html: &mut Html, class: &'static str, text: &str) {
+fn badge(html: &mut Html, class: &'static str, text: &str) {
     html.raw("<span class=\"badge ").raw(class).raw("\">").text(text).raw("</span>");
 }
 
-/// A count of failures, marked if there are any.
-pub(super) fn failures(html: &mut Html, failed: u64) {
-    match failed {
-        0 => html.text(0),
-        failed => html.raw("<strong class=\"bad\">").text(number(failed)).raw("</strong>"),
-    };
-}
-
-/// Round trip or duration, if it is known.
-pub(super) fn amount(html: &mut Html, seconds: Option<f64>) {
-    if let Some(seconds) = seconds {
-        html.text(duration(seconds));
-    }
-}
-
-/// Several texts, one a line.
-pub(super) fn lines(html: &mut Html, texts: &[String]) {
-    const SHOWN: usize = 4;
-    for (at, text) in texts.iter().take(SHOWN).enumerate() {
-        html.raw(if at > 0 { "<br>" } else { "" }).text(text);
-    }
-    if let Some(rest) = texts.len().checked_sub(SHOWN).filter(|rest| *rest > 0) {
-        html.raw("<br>").text(format!("and {}", count(rest as u64, "other")));
+fn details(html: &mut Html, text: &str) {
+    if !text.is_empty() {
+        html.raw("<br><span class=\"more\">").text(text).raw("</span>");
     }
 }

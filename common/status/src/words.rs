@@ -6,11 +6,11 @@ use time::format_description::well_known::Rfc3339;
 const MINUTE: f64 = 60.0;
 const HOUR: f64 = 60.0 * MINUTE;
 /// Seconds in a day.
-pub(super) const DAY: f64 = 24.0 * HOUR;
+pub const DAY: f64 = 24.0 * HOUR;
 const YEAR: f64 = 365.0 * DAY;
 
 /// For instance `1.5 MiB`.
-pub(super) fn bytes(count: u64) -> String {
+pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     #[expect(clippy::cast_precision_loss, reason = "shown with three digits")]
     let mut amount = count as f64;
@@ -28,7 +28,7 @@ pub(super) fn bytes(count: u64) -> String {
 }
 
 /// With separators between thousands, for instance `16,000`.
-pub(super) fn number(count: u64) -> String {
+pub fn number(count: u64) -> String {
     let digits = count.to_string();
     let mut grouped = String::new();
     for (at, digit) in digits.chars().enumerate() {
@@ -41,12 +41,12 @@ pub(super) fn number(count: u64) -> String {
 }
 
 /// A number with its noun, for instance `1 agent`.
-pub(super) fn count(count: u64, noun: &str) -> String {
+pub fn count(count: u64, noun: &str) -> String {
     format!("{} {noun}{}", number(count), if count == 1 { "" } else { "s" })
 }
 
 /// For instance `250 µs`, `12 ms`, `1.5 s`, `3 min`, `2 h 5 min`, `3 d 4 h` or `1 y 20 d`.
-pub(super) fn duration(seconds: f64) -> String {
+pub fn duration(seconds: f64) -> String {
     let two = |large: f64, unit: &str, small: f64, rest: &str| match (seconds % large / small).floor() {
         0.0 => format!("{:.0} {unit}", (seconds / large).floor()),
         part => format!("{:.0} {unit} {part:.0} {rest}", (seconds / large).floor()),
@@ -63,11 +63,21 @@ pub(super) fn duration(seconds: f64) -> String {
     }
 }
 
-/// The seconds of a time since the epoch; `None` if the text is no time.
-pub(super) fn at(text: &str) -> Option<f64> {
-    let time = OffsetDateTime::parse(text, &Rfc3339).ok()?;
-    #[expect(clippy::cast_precision_loss, reason = "exact to the microsecond until the year 2255")]
-    Some(time.unix_timestamp_nanos() as f64 / 1e9)
+/// The seconds from one RFC 3339 time to another, negative if the second is the earlier one; `None` if a text is no time.
+pub fn seconds(from: &str, to: &str) -> Option<f64> {
+    let parse = |text| OffsetDateTime::parse(text, &Rfc3339).ok();
+    Some((parse(to)? - parse(from)?).as_seconds_f64())
+}
+
+/// For instance `12 s ago`; empty if a text is no time.
+pub fn ago(time: &str, now: &str) -> String {
+    seconds(time, now).map(|age| duration(age.max(0.0)) + " ago").unwrap_or_default()
+}
+
+/// Whether the character is a control character, or changes the direction of the text around it, which could misrepresent a name.
+pub fn misleads(letter: char) -> bool {
+    letter.is_control()
+        || matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]
@@ -114,7 +124,11 @@ mod tests {
 
     #[test]
     fn times_are_parsed() {
-        assert_eq!(at("1970-01-01T00:01:00.500Z"), Some(60.5));
-        assert_eq!(at(""), None);
+        let (start, end) = ("1970-01-01T00:00:00Z", "1970-01-01T00:01:00.500Z");
+        assert_eq!(
+            (seconds(start, end), seconds(end, start), seconds("", end)),
+            (Some(60.5), Some(-60.5), None)
+        );
+        assert_eq!([ago(start, end), ago(end, start), ago("x", end)], ["60 s ago", "0 µs ago", ""]);
     }
 }

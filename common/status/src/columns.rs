@@ -1,0 +1,217 @@
+//! The lists as tables: the columns that the status page and the command `status` show.
+
+use crate::words::{self, ago, bytes, duration, number};
+use crate::{Agent, Certificate, Connection, Failure, Flag, Health, Listener, Refused, Server, Status};
+
+/// A column: its cells, and the field by which it is sorted (empty for none).
+#[derive(Debug)]
+pub struct Column<R> {
+    title: &'static str,
+    /// The name of the field in queries.
+    pub sort: &'static str,
+    /// Aligned to the right, the largest first by the first click.
+    pub numeric: bool,
+    /// The value of a row.
+    pub cell: fn(&R) -> Cell<'_>,
+}
+
+/// A value of a row, and how it is shown.
+#[derive(Debug)]
+pub enum Cell<'a> {
+    /// A text.
+    Text(&'a str),
+    /// The same, put together.
+    Owned(String),
+    /// Several texts.
+    Texts(&'a [String]),
+    /// A text, and a less important one.
+    Detailed(&'a str, &'a str),
+    /// A state that is good or bad, and its reason, which may be empty.
+    State(bool, &'a str, &'a str),
+    /// A count.
+    Number(u64),
+    /// A count of failures.
+    Failures(u64),
+    /// An amount of bytes.
+    Bytes(u64),
+    /// Seconds, if they are known.
+    Seconds(Option<f64>),
+    /// The seconds of a stall, if there is one.
+    Stalled(Option<f64>),
+    /// A time in the past.
+    Ago(&'a str),
+    /// A time at which a certificate ends.
+    Ends(&'a str),
+}
+
+use Cell::{Ago, Bytes, Detailed, Ends, Failures, Number, Owned, Seconds, Stalled, State, Text, Texts};
+
+impl<R> Column<R> {
+    /// The title in the table of this program.
+    pub fn title(&self, status: &Status) -> &'static str {
+        match (self.title, status.is_agent()) {
+            (PEER, true) => "Server",
+            (PEER, false) => "Agent",
+            (title, _) => title,
+        }
+    }
+}
+
+impl Cell<'_> {
+    /// The value as plain text.
+    pub fn text(&self, now: &str) -> String {
+        match *self {
+            Text(text) => text.to_owned(),
+            Owned(ref text) => text.clone(),
+            Texts(texts) => texts.join(","),
+            Detailed(text, "") | State(_, text, "") => text.to_owned(),
+            Detailed(text, more) | State(_, text, more) => format!("{text} ({more})"),
+            Number(count) | Failures(count) => number(count),
+            Bytes(count) => bytes(count),
+            Seconds(time) | Stalled(time) => time.map(duration).unwrap_or_default(),
+            Ago(time) => ago(time, now),
+            Ends(time) => ends(time, now),
+        }
+    }
+}
+
+/// When a certificate ends, for instance `in 3 d 12 h`.
+pub fn ends(time: &str, now: &str) -> String {
+    match words::seconds(now, time) {
+        Some(left) if left < 0.0 => format!("expired {} ago", duration(-left)),
+        Some(left) => format!("in {}", duration(left)),
+        None => String::new(),
+    }
+}
+
+/// The title of the column of a connection's peer: `Agent` at a server, `Server` at an agent.
+const PEER: &str = "Agent or server";
+
+const fn column<R>(title: &'static str, cell: fn(&R) -> Cell<'_>) -> Column<R> {
+    Column { title, sort: "", numeric: false, cell }
+}
+
+const fn sorted<R>(title: &'static str, sort: &'static str, cell: fn(&R) -> Cell<'_>) -> Column<R> {
+    Column { title, sort, numeric: false, cell }
+}
+
+const fn figure<R>(title: &'static str, sort: &'static str, cell: fn(&R) -> Cell<'_>) -> Column<R> {
+    Column { title, sort, numeric: true, cell }
+}
+
+fn release(native: bool, version: &str) -> Cell<'_> {
+    Text(match version.strip_prefix("konnectivity/").unwrap_or(version) {
+        _ if !native => "upstream",
+        "" => "native",
+        version => version,
+    })
+}
+
+impl Agent {
+    /// Its columns.
+    pub const COLUMNS: &[Column<Self>] = &[
+        sorted("Agent", "id", |agent| Text(&agent.id)),
+        sorted("State", "state", |agent| State(agent.state == "ready", &agent.state, &agent.reason)),
+        figure("Connections", "connections", |agent| Number(agent.connections)),
+        figure("Dials", "dials_ok", |agent| Number(agent.dials_ok)),
+        figure("Failed", "dials_failed", |agent| Failures(agent.dials_failed)),
+        figure("To agent", "bytes_to_agent", |agent| Bytes(agent.bytes_to_agent)),
+        figure("From agent", "bytes_from_agent", |agent| Bytes(agent.bytes_from_agent)),
+        figure("RTT", "rtt_seconds", |agent| Seconds(agent.rtt_seconds)),
+        figure("Dial time", "expected_dial_seconds", |agent| Seconds(agent.expected_dial_seconds)),
+        sorted("Connected", "since", |agent| Ago(&agent.since)),
+        column("Address", |agent| Texts(&agent.addresses)),
+        figure("Streams", "streams", |agent| Number(agent.streams)),
+        sorted("Version", "version", |agent| release(agent.native, &agent.version)),
+        sorted("Zone", "zone", |agent| Text(&agent.zone)),
+        column("Identifiers", |agent| Texts(&agent.identifiers)),
+        sorted("Identity", "identity", |agent| Text(&agent.identity)),
+    ];
+}
+
+impl Server {
+    /// Its columns.
+    pub const COLUMNS: &[Column<Self>] = &[
+        sorted("Server", "id", |server| Text(&server.id)),
+        sorted("State", "state", |server| State(server.state == "ready", &server.state, "")),
+        figure("Connections", "connections", |server| Number(server.connections)),
+        figure("RTT", "rtt_seconds", |server| Seconds(server.rtt_seconds)),
+        sorted("Connected", "since", |server| Ago(&server.since)),
+        column("Address", |server| Texts(&server.addresses)),
+        figure("Streams", "streams", |server| Number(server.streams)),
+        column("Protocol", |server| release(server.native, "")),
+    ];
+}
+
+impl Connection {
+    /// Its columns.
+    pub const COLUMNS: &[Column<Self>] = &[
+        sorted("Target", "target", |connection| Text(&connection.target)),
+        sorted(PEER, "peer", |connection| Text(&connection.peer)),
+        column("ID", |connection| Owned(connection.id.to_string())),
+        sorted("Opened", "since", |connection| Ago(&connection.since)),
+        figure("To endpoint", "bytes_to_endpoint", |connection| Bytes(connection.bytes_to_endpoint)),
+        figure("From endpoint", "bytes_from_endpoint", |connection| Bytes(connection.bytes_from_endpoint)),
+        figure("Queued", "queued", |connection| Bytes(connection.queued)),
+        figure("Stalled for", "stalled_seconds", |connection| Stalled(connection.stalled_seconds)),
+    ];
+}
+
+impl Failure {
+    /// Its columns.
+    pub const COLUMNS: &[Column<Self>] = &[
+        column("Target", |failure| Text(&failure.target)),
+        column("When", |failure| Ago(&failure.time)),
+        column("Through", |failure| Text(&failure.peer)),
+        column("Error", |failure| Detailed(&failure.error, &failure.reason)),
+        figure("Took", "", |failure| Seconds(Some(failure.seconds))),
+    ];
+}
+
+impl Refused {
+    /// Its columns.
+    pub const COLUMNS: &[Column<Self>] = &[
+        column("Peer", |refused| Text(&refused.peer)),
+        column("Last", |refused| Ago(&refused.time)),
+        column("At", |refused| Text(&refused.listener)),
+        column("Error", |refused| Text(&refused.error)),
+        figure("Times", "", |refused| Number(refused.count)),
+    ];
+}
+
+impl Certificate {
+    /// Its columns.
+    pub const COLUMNS: &[Column<Self>] = &[
+        column("Subject", |one| Text(if one.subject.is_empty() { "unknown" } else { &one.subject })),
+        column("Expires", |one| Ends(&one.not_after)),
+        column("Use", |one| Owned(format!("{}, {}", one.side, one.role))),
+        column("Source", |one| Text(&one.source)),
+        column("Issuer", |one| Text(&one.issuer)),
+    ];
+}
+
+impl Health {
+    /// Its columns.
+    pub const COLUMNS: &[Column<Self>] = &[
+        column("Condition", |health| Text(&health.name)),
+        column("State", |health| State(health.ok, if health.ok { "met" } else { "not met" }, "")),
+        column("Details", |health| Text(&health.note)),
+    ];
+}
+
+impl Listener {
+    /// Its columns.
+    pub const COLUMNS: &[Column<Self>] = &[
+        column("Listener", |listener| Text(&listener.name)),
+        column("Address", |listener| Text(&listener.address)),
+        column("Protocol", |listener| Text(&listener.protocol)),
+    ];
+}
+
+impl Flag {
+    /// Its columns.
+    pub const COLUMNS: &[Column<Self>] = &[
+        column("Flag", |flag| Owned(format!("--{}", flag.name))),
+        column("Value", |flag| Text(&flag.value)),
+    ];
+}

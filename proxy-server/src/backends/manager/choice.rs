@@ -1,0 +1,206 @@
+//! The choice of a stream for a dial, and the wait for a better one.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::Rng;
+use serve::logs::Peer;
+use tokio::time::{Instant, sleep};
+
+use super::{BackendManager, Link, State};
+use crate::backends::table::{Comparison, Health, Table};
+use crate::backends::{Backend, Choice, LinkId, Selection, Strategy};
+
+/// Agents that a choice passes over because another dial tries them.
+const MOST_BUSY: usize = 8;
+
+/// The pause of a waiting dial after a change that brought no better stream. After a failure of a load balancer there are
+/// thousands of changes in a second.
+const BREATH: Duration = Duration::from_millis(50);
+
+impl<L: Clone> BackendManager<L> {
+    /// Chooses a stream for a target's host by the rules of [`crate::backends`]. `exclude` is short: the streams that this dial
+    /// has tried.
+    pub fn choose(&self, host: &str, exclude: &[LinkId]) -> Option<Choice<L>> {
+        self.choose_of(host, (&[Health::Ready, Health::Leaving], None), exclude, &mut rand::rng())
+    }
+
+    /// Chooses again after a stream has failed: a ready stream of another agent, then any other.
+    pub fn choose_another(&self, host: &str, tried: LinkId, agent_id: &str) -> Option<Choice<L>> {
+        let others =
+            self.choose_of(host, (&[Health::Ready], None), &self.streams_of(agent_id), &mut rand::rng());
+        others.or_else(|| self.choose(host, &[tried]))
+    }
+
+    /// The same, but only a ready stream of this strategy: agents of another one may reach another host by the same address.
+    pub fn choose_ready(&self, host: &str, strategy: Strategy, exclude: &[LinkId]) -> Option<Choice<L>> {
+        self.choose_of(host, (&[Health::Ready], Some(strategy)), exclude, &mut rand::rng())
+    }
+
+    /// A stream of this agent, a ready one if it has one.
+    pub fn choose_agent(&self, agent_id: &str) -> Option<Choice<L>> {
+        let state = self.shared.state.read();
+        let streams = &state.agents.get(agent_id)?.streams;
+        let health = |id: &&LinkId| state.links.get(id).map(Link::health);
+        let ready = streams.iter().find(|id| health(id) == Some(Health::Ready));
+        state.choice(*ready.or(streams.first())?, state.tables.first()?.strategy, Instant::now(), true)
+    }
+
+    /// Why a dial of a target's host goes to which agents, in words.
+    pub fn explain(&self, host: &str) -> String {
+        let state = self.shared.state.read();
+        for health in [Health::Ready, Health::Leaving] {
+            for table in &state.tables {
+                let suitable = table.suitable(host, health);
+                if suitable == 0 {
+                    continue;
+                }
+                let (strategy, agents) = (table.strategy.name(), state.agents.len());
+                let zone = table.zone.as_ref().map(|zone| format!(" of zone {zone}")).unwrap_or_default();
+                let health = if health == Health::Ready { "ready" } else { "left, none is ready" };
+                let choice = match (suitable, self.shared.selection) {
+                    (1, _) => "",
+                    (_, Selection::LeastLoaded) => ", of two random ones the less loaded",
+                    (_, Selection::Random) => ", a random one",
+                };
+                return format!(
+                    "strategy {strategy}: {suitable} of {agents} agents{zone} suit and are {health}{choice}"
+                );
+            }
+        }
+        let strategies: Vec<&str> = state.tables.iter().map(|table| table.strategy.name()).collect();
+        format!("none of {} agents suits the strategies {}", state.agents.len(), strategies.join(", "))
+    }
+
+    /// The same among streams of these healths, in this order, and of one strategy or all.
+    pub(in crate::backends) fn choose_of(
+        &self,
+        host: &str,
+        (healths, only): (&[Health], Option<Strategy>),
+        exclude: &[LinkId],
+        rng: &mut impl Rng,
+    ) -> Option<Choice<L>> {
+        let state = self.shared.state.read();
+        let now = Instant::now();
+        let better = |one, two| state.better(one, two, now);
+        for health in healths {
+            // Agents that another dial tries: used only if no other agent of this health can be.
+            let (mut skipped, mut busy, mut passed) = (exclude.to_vec(), None, 0);
+            let is_first_lane =
+                |id| state.suitable_lanes(id, *health, exclude).next().is_some_and(|(first, _)| first == id);
+            let compare = Comparison { better: &better, is_first_lane: &is_first_lane };
+            let better = (self.shared.selection == Selection::LeastLoaded).then_some(compare);
+            for table in state.tables.iter().filter(|table| only.is_none_or(|only| table.strategy == only)) {
+                while let Some(found) = table.find(host, *health, &skipped, better, rng) {
+                    let id = state.choose_lane(found, *health, exclude, now).unwrap_or(found);
+                    let last_resort = *health == Health::Leaving || passed >= MOST_BUSY;
+                    if let Some(choice) = state.choice(id, table.strategy, now, last_resort) {
+                        choice.log_choice(*health);
+                        return Some(choice);
+                    }
+                    busy = busy.or(Some((id, table.strategy)));
+                    passed += 1;
+                    skipped.extend(state.lanes_of(id).map(|(lane, _)| lane));
+                }
+            }
+            if let Some((id, strategy)) = busy {
+                return state.choice(id, strategy, now, true);
+            }
+        }
+        None
+    }
+
+    /// Waits until this stream does not answer pings and another stream for the target's host does.
+    pub async fn until_another_is_better(&self, link: LinkId, host: &str) {
+        self.until_unresponsive(link).await;
+        let mut changed = pin!(self.shared.changed.notified());
+        loop {
+            // From here on no change is missed.
+            changed.as_mut().enable();
+            if self.is_another_better(link, host) {
+                return;
+            }
+            changed.as_mut().await;
+            if self.is_another_better(link, host) {
+                return;
+            }
+            sleep(BREATH).await;
+            changed.set(self.shared.changed.notified());
+        }
+    }
+
+    /// Waits until this stream does not answer. Until then the changes of other streams are of no interest: after a balancer's
+    /// restart there are thousands, and as many waiting dials.
+    async fn until_unresponsive(&self, link: LinkId) {
+        let turned = self.shared.state.read().links.get(&link).map(|link| Arc::clone(&link.turned));
+        // A dial on a stream that has ended is told so.
+        let Some(turned) = turned else { return std::future::pending().await };
+        loop {
+            let mut turn = pin!(turned.notified());
+            // From here on no change is missed.
+            turn.as_mut().enable();
+            if self.shared.state.read().links.get(&link).is_some_and(Link::is_unresponsive) {
+                return;
+            }
+            turn.await;
+        }
+    }
+
+    fn is_another_better(&self, link: LinkId, host: &str) -> bool {
+        let state = self.shared.state.read();
+        let find = |table: &Table| table.find(host, Health::Ready, &[link], None, &mut rand::rng());
+        state.links.get(&link).is_some_and(Link::is_unresponsive)
+            && state.tables.iter().any(|table| find(table).is_some())
+    }
+}
+
+impl<L: Clone> State<L> {
+    /// The choice of this stream, which the agent counts from now on. `None` while another dial tries the agent, unless it is
+    /// the last resort.
+    fn choice(&self, id: LinkId, strategy: Strategy, now: Instant, last_resort: bool) -> Option<Choice<L>> {
+        let Link { backend: Backend { agent_id, handle, .. }, stats, lane, .. } = self.links.get(&id)?;
+        let flight = stats.begin(now, last_resort)?;
+        let (agent_id, lane) = (Arc::clone(agent_id), lane.clone());
+        Some(Choice { link: id, agent_id, flight, lane, handle: handle.clone(), strategy })
+    }
+
+    /// Those that a dial may use.
+    fn suitable_lanes(
+        &self,
+        id: LinkId,
+        health: Health,
+        exclude: &[LinkId],
+    ) -> impl Iterator<Item = (LinkId, &Link<L>)> {
+        self.lanes_of(id).filter(move |(lane, link)| link.health() == health && !exclude.contains(lane))
+    }
+
+    /// The lane for a dial that found this stream.
+    fn choose_lane(&self, id: LinkId, health: Health, exclude: &[LinkId], now: Instant) -> Option<LinkId> {
+        let chosen =
+            mux::choose_lane(self.suitable_lanes(id, health, exclude).map(|(_, link)| link.lane.load(now)));
+        self.suitable_lanes(id, health, exclude).nth(chosen?).map(|(lane, _)| lane)
+    }
+
+    /// Which of two suitable streams gets the dial. Of two streams of one agent it is the older one.
+    fn better(&self, one: LinkId, two: LinkId, now: Instant) -> LinkId {
+        match (self.links.get(&one), self.links.get(&two)) {
+            (Some(a), Some(b)) if a.stats.is(&b.stats) => one.min(two),
+            (Some(a), Some(b)) if a.stats.loses_to(&b.stats, now) => two,
+            _ => one,
+        }
+    }
+}
+
+impl<L> Choice<L> {
+    /// Logs the choice in Go's words.
+    fn log_choice(&self, health: Health) {
+        let (agent_id, strategy) = (Peer(&self.agent_id), self.strategy.name());
+        match health {
+            Health::Ready => tracing::debug!(agentID = %agent_id, strategy, "Pick agent as backend"),
+            Health::Leaving => tracing::debug!(
+                agentID = %agent_id, strategy, "No non-draining backends available, using draining backend as fallback"
+            ),
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! The streams of one agent id: lanes of one process, and other processes.
+
+use super::{Agent, BackendManager, Link, State};
+use crate::backends::{Backend, LinkId};
+use crate::limits::{MAX_LANES_PER_AGENT, MAX_STREAMS_PER_AGENT};
+
+impl<L: Clone> BackendManager<L> {
+    /// The handles of the lanes of an agent process that opens another one.
+    pub fn lanes_beside(&self, backend: &Backend<L>) -> Vec<L> {
+        let state = self.shared.state.read();
+        let streams = state.agents.get(&backend.agent_id).into_iter().flat_map(|agent| &agent.streams);
+        let lanes = streams.filter_map(|id| Some(&state.links.get(id)?.backend));
+        lanes.filter(|lane| lane.is_lane_of(backend)).map(|lane| lane.handle.clone()).collect()
+    }
+
+    /// The handles of the other streams of the same agent id.
+    pub fn siblings(&self, id: LinkId) -> Vec<L> {
+        let state = self.shared.state.read();
+        let others = state.streams_beside(id).filter(|(other, _)| *other != id);
+        others.map(|(_, link)| link.backend.handle.clone()).collect()
+    }
+
+    /// The handles of the other lanes of the same agent process.
+    pub fn lanes(&self, id: LinkId) -> Vec<L> {
+        let state = self.shared.state.read();
+        let others = state.lanes_of(id).filter(|(lane, _)| *lane != id);
+        others.map(|(_, link)| link.backend.handle.clone()).collect()
+    }
+
+    /// The handles of the streams of the same agent id that are no lanes of its process, and neither draining nor unresponsive.
+    pub fn rivals(&self, id: LinkId) -> Vec<L> {
+        let state = self.shared.state.read();
+        let lanes: Vec<LinkId> = state.lanes_of(id).map(|(lane, _)| lane).collect();
+        let serves = |link: &Link<L>| !link.draining && !link.is_unresponsive();
+        let others = state.streams_beside(id).filter(|(other, link)| !lanes.contains(other) && serves(link));
+        others.map(|(_, link)| link.backend.handle.clone()).collect()
+    }
+
+    /// Whether another lane of the same agent process does not answer pings.
+    pub fn is_lane_silent_beside(&self, id: LinkId) -> bool {
+        let state = self.shared.state.read();
+        state.lanes_of(id).any(|(lane, link)| lane != id && link.silent)
+    }
+}
+
+impl<L: Clone> State<L> {
+    /// Whether an agent id may have this stream, too.
+    pub(super) fn has_room(&self, known: &Agent, backend: &Backend<L>) -> bool {
+        let streams: Vec<&Backend<L>> =
+            known.streams.iter().filter_map(|id| Some(&self.links.get(id)?.backend)).collect();
+        let is_lane_of =
+            |others: &[&Backend<L>], one: &Backend<L>| others.iter().any(|other| one.is_lane_of(other));
+        let processes =
+            streams.iter().enumerate().filter(|(place, one)| !is_lane_of(&streams[..*place], one)).count();
+        streams.len() < MAX_LANES_PER_AGENT
+            && (processes < MAX_STREAMS_PER_AGENT || is_lane_of(&streams, backend))
+    }
+
+    /// All streams of a stream's agent id, itself included, the oldest first.
+    pub(super) fn streams_beside(&self, id: LinkId) -> impl Iterator<Item = (LinkId, &Link<L>)> {
+        let agent = self.links.get(&id).and_then(|link| self.agents.get(&link.backend.agent_id));
+        let streams = agent.into_iter().flat_map(|agent| &agent.streams);
+        streams.filter_map(|other| Some((*other, self.links.get(other)?)))
+    }
+
+    /// The lanes of a stream's agent process, itself included, the oldest first.
+    pub(super) fn lanes_of(&self, id: LinkId) -> impl Iterator<Item = (LinkId, &Link<L>)> {
+        let this = self.links.get(&id);
+        let is_lane = move |other: &Link<L>| this.is_some_and(|this| this.backend.is_lane_of(&other.backend));
+        self.streams_beside(id).filter(move |(other, link)| *other == id || is_lane(link))
+    }
+}
