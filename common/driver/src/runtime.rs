@@ -17,7 +17,8 @@ pub enum Turns {
 
 /// The runtime of the data path. On one or two cores it has one thread: a link runs on one core, and wake-ups across
 /// cores cost more than they gain (fan-out of small messages: 58,000/s with one thread, 37,000/s with several). On more
-/// cores links spread over half of them, eight at most; the peers and the kernel need the others.
+/// cores links spread over half of them, eight at most; the peers and the kernel need the others. There no link has a
+/// thread of its own: an idle thread takes waiting tasks from a busy one.
 ///
 /// # Errors
 /// The operating system refuses a thread or an epoll instance.
@@ -44,7 +45,9 @@ mod tests {
     use std::os::unix::net::UnixStream as StdStream;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc::channel;
     use std::task::Poll;
+    use std::time::Duration;
 
     use tokio::io::AsyncReadExt;
     use tokio::net::UnixStream;
@@ -84,5 +87,27 @@ mod tests {
         let (long, short) = (most(Turns::Long), most(Turns::Short));
         assert!(long <= 2, "{long} turns");
         assert!(short > 2 * long, "{short} turns: the runtime looks often by itself");
+    }
+
+    /// Two tasks of one thread, like two lanes that one agent has opened, each have a turn that ends only if the other has one at
+    /// the same time. Returns whether both ended.
+    fn turns_overlap(cores: usize, limit: Duration) -> bool {
+        let ((to_first, first), (to_second, second)) = (channel(), channel());
+        on_cores(cores, Turns::Long).unwrap().block_on(async {
+            let lanes = tokio::spawn(async move {
+                let turn = |to: std::sync::mpsc::Sender<()>, from: std::sync::mpsc::Receiver<()>| {
+                    tokio::spawn(async move { to.send(()).is_ok() && from.recv_timeout(limit).is_ok() })
+                };
+                (turn(to_second, first), turn(to_first, second))
+            });
+            let (one, other) = lanes.await.unwrap();
+            one.await.unwrap() && other.await.unwrap()
+        })
+    }
+
+    #[test]
+    fn busy_lanes_run_at_the_same_time_if_there_are_cores() {
+        assert!(turns_overlap(4, Duration::from_secs(60)));
+        assert!(!turns_overlap(2, Duration::from_millis(1)), "one thread");
     }
 }

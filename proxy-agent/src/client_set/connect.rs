@@ -337,6 +337,11 @@ impl<R: Resolve> GrpcConnector<R> {
 impl<R: Resolve> Connector for GrpcConnector<R> {
     type Stream = GrpcStream;
 
+    fn entries(&self) -> Vec<Address> {
+        let entries = self.servers.iter().enumerate();
+        entries.map(|(entry, dial)| Address { dial: dial.clone(), entry }).collect()
+    }
+
     async fn resolve(&self) -> Vec<Resolved> {
         let entries = self.servers.iter().enumerate();
         let mut lookups: Vec<_> =

@@ -15,6 +15,8 @@ pub mod renewal;
 pub mod set;
 #[cfg(test)]
 mod simulation;
+#[cfg(test)]
+mod stream_tests;
 mod streams;
 
 use std::future::Future;
@@ -50,6 +52,10 @@ const RTT_AFTER: Duration = Duration::from_secs(1);
 /// How long the connection below a finished stream may take to end by itself.
 const CLOSE_WITHIN: Duration = Duration::from_secs(1);
 
+/// The same for a replaced stream. A congested path may still hold its last bytes, and the set names it to servers meanwhile:
+/// a server cuts the streams that are no longer named.
+const REPLACED_CLOSE_WITHIN: Duration = Duration::from_secs(10);
+
 /// A stream that a server has accepted.
 #[derive(Debug)]
 pub struct ConnectedStream<S> {
@@ -67,6 +73,9 @@ pub struct ConnectedStream<S> {
 pub trait Connector: Send + Sync + 'static {
     /// The stream with its connection.
     type Stream: Send + 'static;
+
+    /// The entries of `--proxy-server-host` themselves, as addresses.
+    fn entries(&self) -> Vec<Address>;
 
     /// Looks up the addresses of every entry of `--proxy-server-host`. Limited in time; dropping the future cancels it.
     fn resolve(&self) -> impl Future<Output = Vec<Resolved>> + Send;
@@ -120,9 +129,21 @@ impl<R: Resolve> LinkRunner<GrpcStream> for Links<R> {
         let _watch = AbortOnDropHandle::new(tokio::spawn(watch));
         let keepalive = Some(Arc::clone(&stream.connection.keepalive));
         let origin = Origin { address: stream.address, keepalive };
-        let (native, negotiated) = (stream.native, stream.negotiated);
+        let (native, negotiated, stop) = (stream.native, stream.negotiated, control.stop.clone());
         let end = Links::run(self, server_id, stream.wire, native, negotiated, origin, control).await;
-        stream.connection.close(CLOSE_WITHIN).await;
+        match end {
+            LinkEnd::Stopped => {
+                let stopped = async {
+                    stop.cancelled().await;
+                    sleep(CLOSE_WITHIN).await;
+                };
+                tokio::select! {
+                    () = stream.connection.close(REPLACED_CLOSE_WITHIN) => {}
+                    () = stopped => {}
+                }
+            }
+            LinkEnd::Finished | LinkEnd::Failed(_) => stream.connection.close(CLOSE_WITHIN).await,
+        }
         end
     }
 }

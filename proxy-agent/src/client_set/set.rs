@@ -35,9 +35,6 @@ const STOP_WITHIN: Duration = Duration::from_secs(5);
 /// Interval of the checks of the streams' certificates.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The pause after a lookup that panicked.
-const LOOKUP_AGAIN: Duration = Duration::from_secs(1);
-
 /// Every attempt is a duplicate.
 const STUCK: &str = "no attempt reaches a missing server: is the server count too high, does the load balancer always choose \
                      the same servers, or do two servers have one --server-id?";
@@ -184,15 +181,13 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
         }
     }
 
-    /// Takes the result of a lookup. Lookups are frequent, so only the first failure in a row is logged.
+    /// Takes the result of a lookup. Lookups are frequent, so only the first failure in a row is logged. A lookup that panicked
+    /// has failed for every entry.
     fn resolved(&mut self, looked_up: Result<Vec<Resolved>, JoinError>) {
-        let entries = match looked_up {
-            Ok(entries) => entries,
-            Err(error) => {
-                tracing::error!(%error, "the lookup's task failed");
-                return self.look_up(LOOKUP_AGAIN);
-            }
-        };
+        let entries = looked_up.unwrap_or_else(|error| {
+            let failed = |entry| Resolved { addresses: vec![entry], error: Some(error.to_string()) };
+            self.connector.entries().into_iter().map(failed).collect()
+        });
         for (index, entry) in entries.iter().enumerate() {
             match (&entry.error, entry.addresses.first()) {
                 (Some(error), Some(itself)) if !self.unresolved.contains_key(&index) => {
@@ -283,7 +278,10 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             match self.machine.poll(self.now()) {
                 Step::Wait => return None,
                 Step::WaitUntil(due) => return Some(self.started + due),
-                Step::Resolve => self.look_up(Duration::ZERO),
+                Step::Resolve => {
+                    let lookup = async move { connector.resolve().await };
+                    self.lookup = Some(AbortOnDropHandle::new(tokio::spawn(lookup)));
+                }
                 Step::Connect(address) => {
                     let (dialed, streams) = (address.clone(), self.name_attempt());
                     let number = streams.name.number;
@@ -292,15 +290,6 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
                 }
             }
         }
-    }
-
-    fn look_up(&mut self, after: Duration) {
-        let connector = Arc::clone(&self.connector);
-        let lookup = async move {
-            tokio::time::sleep(after).await;
-            connector.resolve().await
-        };
-        self.lookup = Some(AbortOnDropHandle::new(tokio::spawn(lookup)));
     }
 
     /// The name of the next attempt, and the streams and attempts beside it.

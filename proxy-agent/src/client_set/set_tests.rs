@@ -47,11 +47,15 @@ struct FakeStream {
 impl Connector for Balancer {
     type Stream = FakeStream;
 
+    fn entries(&self) -> Vec<Address> {
+        vec![Address { dial: ServerAddress { host: "balancer".into(), port: 8091 }, entry: 0 }]
+    }
+
     async fn resolve(&self) -> Vec<Resolved> {
         let address =
             |host: &str| Address { dial: ServerAddress { host: host.into(), port: 8091 }, entry: 0 };
         let addresses = match self.hosts {
-            [] => vec![address("balancer")],
+            [] => self.entries(),
             hosts => hosts.iter().map(|host| address(host)).collect(),
         };
         let panics = std::mem::take(&mut *self.panicking_lookups.lock());
@@ -110,6 +114,10 @@ impl Connector for Balancer {
 
 impl<C: Connector> Connector for Arc<C> {
     type Stream = C::Stream;
+
+    fn entries(&self) -> Vec<Address> {
+        C::entries(self)
+    }
 
     async fn resolve(&self) -> Vec<Resolved> {
         C::resolve(self).await
@@ -513,30 +521,86 @@ async fn panicking_attempt_is_retried_and_leaves_the_other_streams_open() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn panicking_lookup_is_repeated() {
-    let panicking_lookups = Mutex::new(3);
-    let mut rig = Rig::behind(Balancer { count: 1, panicking_lookups, ..Balancer::default() }, true);
+async fn panicking_lookups_fail_and_prevent_no_attempt() {
+    let panicking_lookups = Mutex::new(usize::MAX);
+    let mut rig = Rig::behind(Balancer { count: 3, panicking_lookups, ..Balancer::default() }, true);
+    rig.until(3, 3).await;
+    rig.end_stream("s1");
+    rig.until(3, 2).await;
+    rig.until(3, 3).await;
+    assert_ne!(*rig.balancer.panicking_lookups.lock(), usize::MAX, "a lookup has panicked");
+}
+
+/// The text of the log of a test, which runs in the thread of its runtime.
+struct Log {
+    logs: Logs,
+    path: std::path::PathBuf,
+    _folder: tempfile::TempDir,
+    _default: tracing::subscriber::DefaultGuard,
+}
+
+impl Log {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let options = Options {
+            logtostderr: false,
+            stderrthreshold: Severity::Fatal,
+            log_file: Some(path.clone()),
+            ..Options::default()
+        };
+        let (subscriber, logs) = Logs::build(&options).unwrap();
+        Log { logs, path, _folder: folder, _default: tracing::subscriber::set_default(subscriber) }
+    }
+
+    fn text(&self) -> String {
+        self.logs.flush(Duration::from_secs(10));
+        std::fs::read_to_string(&self.path).unwrap()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn server_that_toggles_is_logged_once_a_minute() {
+    let log = Log::new();
+    let mut script = vec![Err(()); 1_000];
+    script[0] = Ok("s0");
+    let mut rig = Rig::new(1, script);
     rig.until(1, 1).await;
-    assert_eq!(*rig.balancer.panicking_lookups.lock(), 0);
+    let (_, control) = rig.controls.lock()[0].clone();
+    for toggle in 0..20 {
+        let state = if toggle % 2 == 0 { ServerState::Unresponsive } else { ServerState::Responsive };
+        (control.observer)(state);
+        tokio::time::sleep(Duration::from_secs(4)).await;
+    }
+    let text = log.text();
+    let count = |part: &str| text.matches(part).count();
+    let lines = (count("\"keepalive ping unanswered, "), count("\"keepalive ping answered again"));
+    assert_eq!((rig.metrics.unresponsive.get(), lines), (10, (2, 2)), "{text}");
+    assert!(text.contains("suppressed=7"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn log_names_the_server_that_every_attempt_reaches() {
+    let log = Log::new();
+    let script = Mutex::new(vec![Ok("s0"); 1_000]);
+    let mut rig = Rig::behind(Balancer { count: 2, script, ..Balancer::default() }, true);
+    rig.until(2, 1).await;
+    let stuck = rig.servers.wait_for(|servers| servers.last_error.is_some()).await.unwrap().clone();
+    assert_eq!(&*stuck.last_error.unwrap().0, STUCK);
+    let text = log.text();
+    let lines: Vec<_> =
+        text.lines().filter(|line| line.contains("no attempt reaches a missing server")).collect();
+    assert_eq!(lines.len(), 1, "{text}");
+    assert!(lines[0].ends_with("serverID=\"s0\" open=1 known=2"), "{}", lines[0]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn failures_are_logged_with_their_address_or_name() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("log");
-    let options = Options {
-        logtostderr: false,
-        stderrthreshold: Severity::Fatal,
-        log_file: Some(path.clone()),
-        ..Options::default()
-    };
-    let (subscriber, logs) = Logs::build(&options).unwrap();
-    let _log = tracing::subscriber::set_default(subscriber);
+    let log = Log::new();
     let (script, failing_lookups) = (Mutex::new(vec![Err(()); 4]), Mutex::new(3));
     let mut rig = Rig::behind(Balancer { count: 1, script, failing_lookups, ..Balancer::default() }, true);
     rig.until(1, 1).await;
-    logs.flush(Duration::from_secs(10));
-    let text = std::fs::read_to_string(&path).unwrap();
+    let text = log.text();
     let count = |part: &str| text.matches(part).count();
     let found = [
         count("\"cannot connect once\" err=\"the server's answer: refused\" address=\"balancer:8091\""),

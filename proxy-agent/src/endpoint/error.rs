@@ -55,9 +55,16 @@ pub enum Failure {
     /// The first address did not answer within its share of the time.
     #[error("i/o timeout")]
     Timeout,
+    /// The dial's task panicked.
+    #[error("the dial has panicked")]
+    Panicked,
 }
 
 impl DialError {
+    pub(crate) fn panicked() -> Self {
+        Self { network: String::new(), address: String::new(), failure: Failure::Panicked }
+    }
+
     pub(super) fn new(network: Network, address: &str, failure: impl Into<Failure>) -> Self {
         Self { network: network.name().to_owned(), address: address.to_owned(), failure: failure.into() }
     }

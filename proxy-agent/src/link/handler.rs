@@ -25,6 +25,28 @@ use crate::metrics::{DialFailureReason, Metrics};
 /// A finished dial, and how long its lookup took.
 type Dialed = (ConnKey, Result<Endpoint, DialError>, Option<Duration>);
 
+/// Reports the result of a dial's task once: that it has panicked, if it is dropped before.
+struct Report {
+    key: ConnKey,
+    results: Option<mpsc::UnboundedSender<Box<Dialed>>>,
+}
+
+impl Report {
+    fn send(&mut self, outcome: Result<Endpoint, DialError>, lookup: Option<Duration>) {
+        if let Some(results) = self.results.take() {
+            // Sending fails only if the stream's task has ended: dropping the result closes the socket.
+            let _ = results.send(Box::new((self.key, outcome, lookup)));
+        }
+    }
+}
+
+impl Drop for Report {
+    fn drop(&mut self) {
+        // The result of a canceled dial is ignored.
+        self.send(Err(DialError::panicked()), None);
+    }
+}
+
 /// A pending dial. Dropping it aborts the dialing task.
 struct Dialing {
     task: AbortHandle,
@@ -70,8 +92,9 @@ pub(crate) struct AgentLinkHandler<R> {
     records: Records,
     tracer: Tracer,
     dials: HashMap<ConnKey, Dialing>,
-    results: mpsc::UnboundedReceiver<Dialed>,
-    report: mpsc::UnboundedSender<Dialed>,
+    /// Boxed, because the channel of an idle stream has room for many.
+    results: mpsc::UnboundedReceiver<Box<Dialed>>,
+    report: mpsc::UnboundedSender<Box<Dialed>>,
     in_flight: InFlight,
     drain: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     stop: Pin<Box<WaitForCancellationFutureOwned>>,
@@ -172,7 +195,7 @@ impl<R: Resolve> AgentLinkHandler<R> {
 impl<R: Resolve> LinkHandler<Agent> for AgentLinkHandler<R> {
     fn poll_commands(&mut self, cx: &mut Context<'_>, conns: &mut Conns<Agent>, now: Time) -> Poll<()> {
         while let Poll::Ready(Some(dialed)) = self.results.poll_recv(cx) {
-            self.dialed(conns, dialed);
+            self.dialed(conns, *dialed);
         }
         while let Poll::Ready(Some(ReportRequest { skip, limit, reply })) = self.reports.poll_recv(cx) {
             let _ = reply.send(conns.live(now, skip, limit));
@@ -214,7 +237,8 @@ impl<R: Resolve> LinkHandler<Agent> for AgentLinkHandler<R> {
         span.set("server.address", &address);
         span.set("konnectivity.server.id", &self.server.id);
         let (began, trace_id) = (Instant::now(), span.trace_id());
-        let (dialer, report, target) = (Arc::clone(&self.dialer), self.report.clone(), address.clone());
+        let (dialer, target) = (Arc::clone(&self.dialer), address.clone());
+        let mut report = Report { key, results: Some(self.report.clone()) };
         let task = tokio::spawn(async move {
             let mut lookup = None;
             let outcome = dialer.dial_timed(&protocol, &target, &mut lookup).await;
@@ -224,8 +248,7 @@ impl<R: Resolve> LinkHandler<Agent> for AgentLinkHandler<R> {
             }
             span.stage("connect", connect, Instant::now());
             span.end(outcome.as_ref().map(drop).map_err(|error| error as &dyn std::fmt::Display));
-            // Sending fails only if the stream's task has ended: dropping the result closes the socket.
-            let _ = report.send((key, outcome, lookup));
+            report.send(outcome, lookup);
         });
         let guard = Some(self.in_flight.enter());
         self.dials.insert(key, Dialing { task: task.abort_handle(), id, address, began, trace_id, guard });

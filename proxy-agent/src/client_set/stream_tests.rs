@@ -1,0 +1,141 @@
+//! Streams between an agent and a server on a path in memory, with paused time.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::IpAddr;
+use std::pin::Pin;
+
+use driver::Bounds;
+use grpc::{ClientSettings, Incoming, Request, ServerSettings, Wire, connect, serve_connection};
+use http::HeaderMap;
+use mux::{DialId, Packet};
+use serve::logs::Records;
+use serve::metrics::Registry;
+use tokio::io::{copy_bidirectional, duplex};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
+
+use super::*;
+use crate::endpoint::{Dialer, LookupError, Network};
+use crate::metrics::Metrics;
+
+struct Panics;
+
+impl Resolve for Panics {
+    async fn lookup(&self, _host: &str, _network: Network) -> Result<Vec<IpAddr>, LookupError> {
+        panic!("injected")
+    }
+}
+
+/// The path between agent and server. It holds a few bytes, and carries bytes only while it is polled.
+type Path = Pin<Box<dyn Future<Output = io::Result<(u64, u64)>>>>;
+
+/// A stream without connections.
+struct Stream {
+    path: Path,
+    /// The server's end.
+    wire: WireStream,
+    control: LinkControl,
+    run: JoinHandle<LinkEnd>,
+}
+
+impl Stream {
+    async fn replaced() -> Self {
+        let stream = Self::new().await;
+        stream.control.retire.cancel();
+        stream.control.drain.cancel();
+        stream
+    }
+
+    async fn new() -> Self {
+        let (agent_io, mut near) = duplex(16);
+        let (mut far, server_io) = duplex(16);
+        let mut path: Path = Box::pin(async move { copy_bidirectional(&mut near, &mut far).await });
+        let (sender, mut requests) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            let on_stream = |request: Request| drop(sender.send(request));
+            serve_connection(server_io, &ServerSettings::for_agents(), on_stream).await
+        });
+        let settings = ClientSettings::for_agents();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let opening =
+            connect(agent_io, &settings, "server", "/AgentService/Connect", HeaderMap::new(), deadline);
+        let accepting = async { requests.recv().await.unwrap().accept(HeaderMap::new()).unwrap() };
+        let (connected, wire) = tokio::select! {
+            opened = async { tokio::join!(opening, accepting) } => opened,
+            end = &mut path => panic!("the path has ended: {end:?}"),
+        };
+        let connected = connected.unwrap();
+        let control = LinkControl {
+            drain: CancellationToken::new(),
+            retire: CancellationToken::new(),
+            stop: CancellationToken::new(),
+            observer: Arc::new(|_| ()),
+        };
+        let stream = GrpcStream {
+            wire: connected.stream,
+            native: true,
+            address: String::new(),
+            negotiated: Negotiated::default(),
+            connection: connected.connection,
+        };
+        let dialer = Dialer::to_servers(Panics, DIAL_LIMIT);
+        let metrics = Metrics::new(&mut Registry::default());
+        let links = Links::new("agent", dialer, Bounds::new(1 << 20, None), metrics, Records::default());
+        let controlled = control.clone();
+        let run = tokio::spawn(async move { LinkRunner::run(&links, "s".into(), stream, controlled).await });
+        Stream { path, wire, control, run }
+    }
+
+    async fn packet(&mut self) -> Option<Incoming> {
+        tokio::select! {
+            packet = poll_fn(|cx| self.wire.poll_packet(cx)) => packet.transpose().expect("no error"),
+            end = &mut self.path => panic!("the path has ended: {end:?}"),
+        }
+    }
+}
+
+/// Meanwhile the set names it as one that it has, because its task runs.
+#[tokio::test(start_paused = true)]
+async fn replaced_stream_lives_until_the_server_has_its_last_bytes() {
+    let mut stream = Stream::replaced().await;
+    assert!(timeout(Duration::from_secs(9), &mut stream.run).await.is_err(), "its last bytes are under way");
+    assert_eq!(stream.packet().await, Some(Incoming::Packet(Packet::Drain)));
+    assert_eq!(stream.packet().await, None, "an end in order");
+    stream.wire.finish();
+    drop(stream.wire);
+    let began = Instant::now();
+    tokio::select! {
+        end = &mut stream.run => assert_eq!(end.unwrap(), LinkEnd::Stopped),
+        end = &mut stream.path => panic!("the path has ended: {end:?}"),
+    }
+    assert!(began.elapsed() < CLOSE_WITHIN, "the server's end is seen, not waited out");
+}
+
+#[tokio::test(start_paused = true)]
+async fn last_bytes_of_a_replaced_stream_have_a_time_limit_and_a_shorter_one_after_a_stop() {
+    for (stops, limit) in [(false, REPLACED_CLOSE_WITHIN), (true, CLOSE_WITHIN)] {
+        let stream = Stream::replaced().await;
+        let began = Instant::now();
+        if stops {
+            stream.control.stop.cancel();
+        }
+        assert_eq!(stream.run.await.unwrap(), LinkEnd::Stopped);
+        let took = began.elapsed();
+        // A stream ends after a second without connections.
+        assert!(took >= limit && took <= limit + Duration::from_millis(1_100), "{took:?}, stops: {stops}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn dial_that_panics_is_answered_and_leaves_the_stream_open() {
+    let mut stream = Stream::new().await;
+    for random in [1, 2].map(DialId) {
+        let (protocol, address) = ("tcp".into(), "node.example:80".into());
+        stream.wire.send(Packet::DialReq { random, protocol, address, trace: None }).unwrap();
+        let outcome = Err("dial: the dial has panicked".into());
+        let answer = timeout(Duration::from_secs(5), stream.packet()).await.expect("an answer at once");
+        assert_eq!(answer, Some(Incoming::Packet(Packet::DialRsp { random, outcome })));
+    }
+}
