@@ -92,7 +92,7 @@ pub struct AddressError(pub(super) String);
 pub struct LookupError {
     /// The requested name.
     pub host: String,
-    /// The first configured server. `None` if none was asked, or if the dial's deadline passed first.
+    /// The server that was asked last. `None` if none was asked, or if the dial's deadline passed first.
     pub server: Option<SocketAddr>,
     /// What happened.
     pub cause: LookupCause,
