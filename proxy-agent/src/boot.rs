@@ -112,10 +112,12 @@ impl Agent {
         let counted = client
             .as_ref()
             .map_or_else(|| watch::channel(None).1, |client| count_leases(&config, client, &metrics, ops));
-        let of_kubeconfig = client.as_ref().and_then(Client::certificate_expiry).and_then(|expires| {
-            facts.kubeconfig_certificate(expires.clone());
-            keep_kubeconfig_shown(ops.handle(), expires, every, &metrics.certificates)
-        });
+        let expiry = client.as_ref().and_then(Client::certificate_expiry);
+        if let Some(expires) = expiry.clone() {
+            facts.kubeconfig_certificate(expires);
+        }
+        let of_kubeconfig = expiry
+            .and_then(|expires| keep_kubeconfig_shown(ops.handle(), expires, every, &metrics.certificates));
         let settings = SyncSettings {
             interval: config.sync_interval,
             cap: config.sync_interval_cap,

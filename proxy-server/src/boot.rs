@@ -180,14 +180,14 @@ impl Server {
         };
         let of_frontends = watch(frontends.iter().filter_map(Frontend::tls).collect(), FRONTEND);
         let expiry = kubernetes.as_ref().and_then(cluster::Client::certificate_expiry);
-        let of_kubeconfig = expiry.and_then(|expires| {
-            facts.kubeconfig_certificate(expires.clone());
-            keep_kubeconfig_shown(ops.handle(), expires, every, &metrics.certificates)
-        });
+        if let Some(expires) = expiry.clone() {
+            facts.kubeconfig_certificate(expires);
+        }
+        let of_kubeconfig = expiry
+            .and_then(|expires| keep_kubeconfig_shown(ops.handle(), expires, every, &metrics.certificates));
         let of_agents = watch(vec![tls], AGENTS);
         let watches = of_agents.into_iter().chain(of_frontends).chain(of_kubeconfig).chain(count_watch);
-        let history =
-            AbortOnDropHandle::new(ops.handle().spawn(metrics.dials.journal.clone().keep_history()));
+        let history = AbortOnDropHandle::new(ops.handle().spawn(metrics.journal.clone().keep_history()));
         let background = watches.chain([history]).collect();
         let frontends = frontends.into_iter().map(Frontend::bind_once).collect::<Result<_>>()?;
         let has_api = kubernetes.is_some();

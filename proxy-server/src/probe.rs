@@ -33,9 +33,9 @@ async fn probe(
     backends: &BackendManager<LinkHandle>,
     frontend: Option<Frontend>,
 ) -> Result<Probe, String> {
+    let pairs = pairs(query).collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
     let value = |name: &str| {
-        let mut pairs = pairs(query).filter_map(Result::ok);
-        pairs.find(|(key, _)| key == name).map(|(_, value)| value).unwrap_or_default()
+        pairs.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone()).unwrap_or_default()
     };
     let (target, agent, then) = (value("target"), value("agent"), value("then"));
     let then = Then::named(&then).ok_or_else(|| format!("then={then}: use tls or http"))?;
@@ -60,4 +60,29 @@ async fn through(agent: &str, target: &str, then: Then, frontend: Frontend) -> R
     // Ends when the socket is attached to its link or closed.
     tokio::spawn(async move { frontend.serve_socket(socket, "probe".into(), &stop).await });
     Ok(stages(Box::new(client), Protocol::HttpConnect, (target, then), async |_| {}).await)
+}
+
+#[cfg(test)]
+mod tests {
+    use serve::metrics::Registry;
+
+    use super::*;
+    use crate::backends::Strategy;
+    use crate::metrics::Metrics;
+
+    #[tokio::test]
+    async fn malformed_queries_are_refused() {
+        let metrics = Metrics::new(&mut Registry::default());
+        let backends = BackendManager::new(&[Strategy::Default], metrics.routes.clone());
+        let ask = async |query| probe(query, &backends, None).await;
+        ask("target=a:1").await.unwrap();
+        for (query, error) in [
+            ("target=a:1&agent=%zz", "invalid URL escape \"%zz\""),
+            ("target=a:1&agent=b;c", "invalid semicolon separator in query"),
+            ("target=a", "target=a: use HOST:PORT"),
+            ("target=a:1&then=x", "then=x: use tls or http"),
+        ] {
+            assert_eq!(ask(query).await, Err(error.to_owned()), "{query}");
+        }
+    }
 }

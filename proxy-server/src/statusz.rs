@@ -52,7 +52,7 @@ impl StatusSources {
 
     async fn document(&self, query: &Query) -> Status {
         let mut status = Status { totals: self.totals(), ..self.facts.document() };
-        self.metrics.dials.journal.fill(&mut status);
+        self.metrics.journal.fill(&mut status);
         status.kubernetes = self.has_api.then(|| self.kubernetes());
         if query.list != Some(List::Connections) {
             status.agents = agents(&self.backends, query).await;
@@ -68,7 +68,7 @@ impl StatusSources {
         let state =
             if renewed > 0 { format!("renewed {}", unix(renewed)) } else { "never renewed".to_owned() };
         let lease = self.lease.as_ref().map(|lease| format!("{lease}, {state}")).unwrap_or_default();
-        Kubernetes { lease, last_error: self.metrics.dials.journal.api_error(), ..Kubernetes::default() }
+        Kubernetes { lease, last_error: self.metrics.journal.api_error(), ..Kubernetes::default() }
     }
 
     fn totals(&self) -> Totals {

@@ -71,8 +71,9 @@ impl Admin {
 
     /// The document with the whole of one list, read page by page. `query` may have more conditions.
     pub(crate) async fn whole(&self, list: List, query: &str) -> Result<Status, Exit> {
+        let name = list.name(self.program == Program::Agent.name());
         let page = async |offset: usize| {
-            self.status(&format!("list={}&limit={MAX_LIMIT}&offset={offset}{query}", list.name())).await
+            self.status(&format!("list={name}&limit={MAX_LIMIT}&offset={offset}{query}")).await
         };
         let mut all = page(0).await?;
         let mut offset = MAX_LIMIT;

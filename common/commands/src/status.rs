@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fmt::Write;
 
 use flags::{Exit, closest, one_of};
-use status::words::{count, duration, seconds};
+use status::words::{duration, plural, seconds};
 use status::{Agent, Certificate, Connection, Failure, List, Listener, Refused, Server, Status, ends};
 
 use crate::admin::Admin;
@@ -69,13 +69,14 @@ pub(crate) fn headline(status: &Status) -> String {
     let verdict =
         if failed.is_empty() { "healthy".to_owned() } else { format!("NOT READY ({})", failed.join("; ")) };
     let (peers, peer) = if status.is_agent() { (totals.servers, "server") } else { (totals.agents, "agent") };
-    let mut parts = vec![count(peers, peer), count(totals.connections, "connection")];
+    let counted = |count, noun| format!("{count} {}", plural(count, noun));
+    let mut parts = vec![counted(peers, peer), counted(totals.connections, "connection")];
     if totals.agents_unhealthy > 0 {
         parts.insert(1, format!("{} of them not ready", totals.agents_unhealthy));
     }
     let (program, version, parts) = (shown(&build.program), shown(&build.version), parts.join(", "));
     let up = seconds(&status.started, &status.now).map(duration).unwrap_or_default();
-    format!("{program} {} ({version}, up {up}) is {verdict}: {parts}", shown(id))
+    format!("{program} {} ({version}, up {up}) is {verdict}: {parts}", shown(id), up = shown(&up))
 }
 
 fn body(status: &Status, list: &str) -> String {
@@ -106,7 +107,7 @@ fn overview(status: &Status) -> String {
         let _ = writeln!(text, "Kubernetes API: {}", shown(&kubernetes.last_error));
     }
     if let Some(next) = status.certificates_by_end().first() {
-        let (left, subject) = (ends(&next.not_after, &status.now), shown(&next.subject));
+        let (left, subject) = (shown(&ends(&next.not_after, &status.now)), shown(&next.subject));
         let _ = writeln!(text, "next certificate to end: {left}, {subject} ({})", shown(&next.source));
     }
     let flags = status.flags.iter().map(|flag| format!("--{}={}", shown(&flag.name), shown(&flag.value)));
@@ -166,21 +167,77 @@ mod tests {
     }
 
     #[test]
+    fn a_clock_that_was_set_back_and_times_that_are_none_are_shown() {
+        let mut status = Status { now: "2025-12-31T23:00:00Z".into(), ..server() };
+        assert!(headline(&status).contains(", up 0 µs)"), "{}", headline(&status));
+        status.started = String::new();
+        assert!(headline(&status).contains(", up -)"), "{}", headline(&status));
+        for (not_after, left) in [("", "-"), ("2025-12-31T22:55:00Z", "expired 5 min ago")] {
+            status.certificates = vec![Certificate { not_after: not_after.into(), ..Certificate::default() }];
+            let text = body(&status, "");
+            assert!(text.contains(&format!("next certificate to end: {left}, - (-)\n")), "{text}");
+        }
+    }
+
+    #[test]
     fn lists_are_tables() {
         let mut status = server();
         status.agents.push(Agent {
             id: "node-1".into(),
-            state: "ejected".into(),
-            since: "2026-01-01T02:04:00Z".into(),
+            identity: "system:node:1".into(),
+            addresses: vec!["10.0.0.1:40000".into()],
+            version: "0.36.0".into(),
+            native: true,
+            identifiers: (1..7).map(|at| format!("host=h{at}")).collect(),
+            zone: "a".into(),
+            since: "2026-01-01T02:04:57Z".into(),
+            streams: 1,
+            rtt_seconds: Some(0.0123),
+            expected_dial_seconds: Some(0.025),
+            connections: 5_120,
             bytes_to_agent: 2048,
+            dials_ok: 6_000,
+            dials_failed: 2_000,
+            state: "ejected".into(),
             reason: "its own failures stand out".into(),
             ..Agent::default()
         });
-        let text = body(&status, "agents");
-        assert!(text.contains("node-1  ejected (its own failures stand out)  0 "), "{text}");
-        assert!(text.contains("upstream") && text.contains("2.0 KiB   0 B  "), "{text}");
+        status.servers.push(Server {
+            id: "s0".into(),
+            addresses: vec!["10.0.0.2:8091".into()],
+            state: "ready".into(),
+            ..Server::default()
+        });
+        status.connections.push(Connection {
+            id: 7,
+            peer: "node-1".into(),
+            target: "pod:80".into(),
+            since: "2026-01-01T02:04:57Z".into(),
+            queued: 1024,
+            stalled_seconds: Some(1.5),
+            ..Connection::default()
+        });
+        status.failures.push(Failure {
+            time: "2026-01-01T02:04:57Z".into(),
+            target: "pod:80".into(),
+            peer: "node-1".into(),
+            reason: "timeout".into(),
+            error: "no answer".into(),
+            seconds: 0.25,
+        });
+        status.refused.push(Refused {
+            time: "2026-01-01T02:04:57Z".into(),
+            listener: "agents".into(),
+            peer: "10.0.0.9".into(),
+            error: "no token".into(),
+            count: 3,
+        });
         let certificate = |subject: &str, not_after: &str| Certificate {
+            side: "agents".into(),
+            role: "presented".into(),
+            source: "--cluster-cert a.crt".into(),
             subject: subject.into(),
+            issuer: "CN=ca".into(),
             not_after: not_after.into(),
             ..Certificate::default()
         };
@@ -188,10 +245,41 @@ mod tests {
             certificate("later", "2027-01-01T00:00:00Z"),
             certificate("sooner", "2026-01-02T02:05:00Z"),
             certificate("ended", "2026-01-01T02:00:00Z"),
+            certificate("unread", ""),
         ];
-        let text = body(&status, "certificates");
-        let rows: Vec<&str> = text.lines().skip(1).map(|line| line[..26].trim()).collect();
-        assert_eq!(rows, ["ended    expired 5 min ago", "sooner   in 1 d", "later    in 364 d 21 h"]);
+        let agents = "\
+            AGENT   STATE    CONNECTIONS  DIALS  FAILED  TO AGENT  FROM AGENT  RTT    DIAL TIME  CONNECTED  ADDRESS         \
+            STREAMS  VERSION  ZONE  IDENTITY       REASON                      IDENTIFIERS\n\
+            node-1  ejected  5120         6000   2000    2.0 KiB   0 B         12 ms  25 ms      3.0 s ago  10.0.0.1:40000  \
+            1        0.36.0   a     system:node:1  its own failures stand out  \
+            host=h1,host=h2,host=h3,host=h4 and 2 others\n";
+        let servers = "\
+            SERVER  STATE  CONNECTIONS  RTT  CONNECTED  ADDRESS        STREAMS  PROTOCOL\n\
+            s0      ready  0            -    -          10.0.0.2:8091  0        upstream\n";
+        let connections = "\
+            TARGET  AGENT   ID  OPENED     TO ENDPOINT  FROM ENDPOINT  QUEUED   STALLED FOR\n\
+            pod:80  node-1  7   3.0 s ago  0 B          0 B            1.0 KiB  1.5 s\n";
+        let failures = "failed dials:\n\
+            TARGET  WHEN       THROUGH  TOOK    REASON   ERROR\n\
+            pod:80  3.0 s ago  node-1   250 ms  timeout  no answer\n\n\
+            refused peers:\n\
+            PEER      LAST       AT      TIMES  ERROR\n\
+            10.0.0.9  3.0 s ago  agents  3      no token\n";
+        let certificates = "\
+            SUBJECT  EXPIRES                                   USE                SOURCE                ISSUER\n\
+            unread   -                                         agents, presented  --cluster-cert a.crt  CN=ca\n\
+            ended    2026-01-01T02:00:00Z (expired 5 min ago)  agents, presented  --cluster-cert a.crt  CN=ca\n\
+            sooner   2026-01-02T02:05:00Z (in 1 d)             agents, presented  --cluster-cert a.crt  CN=ca\n\
+            later    2027-01-01T00:00:00Z (in 364 d 21 h)      agents, presented  --cluster-cert a.crt  CN=ca\n";
+        for (list, text) in [
+            ("agents", agents),
+            ("servers", servers),
+            ("connections", connections),
+            ("failures", failures),
+            ("certificates", certificates),
+        ] {
+            assert_eq!(body(&status, list), text, "{list}");
+        }
     }
 
     #[test]
@@ -207,8 +295,15 @@ mod tests {
                 ..Failure::default()
             });
         }
+        status.listeners.push(Listener {
+            name: "agents".into(),
+            address: "[::]:8091".into(),
+            protocol: "grpc".into(),
+        });
         let text = body(&status, "");
         assert!(text.contains("--mode=http-connect"), "{text}");
+        let listeners = "LISTENER  ADDRESS    PROTOCOL\nagents    [::]:8091  grpc\n\n";
+        assert!(text.contains(listeners), "{text}");
         assert_eq!(text.matches("3.0 s ago").count(), LAST, "{text}");
         assert_eq!(body(&status, "failures").matches("3.0 s ago").count(), 7);
     }

@@ -76,6 +76,11 @@ mod tests {
     use super::*;
 
     #[test]
+    fn values_have_units() {
+        assert_eq!(millis(0.01234), "12.3 ms");
+    }
+
+    #[test]
     fn columns_are_aligned_and_peers_cannot_draw() {
         let mut table = Table::new(&["ID", "STATE", "NOTE"]);
         table.row([&"a-long-id", &"ready", &""]);

@@ -107,7 +107,7 @@ fn view(before: &Sample, after: &Sample, rows: usize) -> String {
         .collect();
     let per_second = |bytes_moved: u64| bytes((bytes_moved as f64 / seconds) as u64) + "/s";
 
-    let mut peers = Table::new(&[peer, "CONNS", "TO ENDPOINTS", "FROM ENDPOINTS"]);
+    let mut peers = Table::new(&[peer, "CONNECTIONS", "TO ENDPOINTS", "FROM ENDPOINTS"]);
     let by_peer = summed(rated.iter().map(|(connection, rate)| (connection.peer.as_str(), *rate)));
     for (id, count, rate) in by_peer.iter().take(rows) {
         peers.row([id, count, &per_second(rate.to), &per_second(rate.from)]);
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(
             rows[2..],
             [
-                "AGENT CONNS TO ENDPOINTS FROM ENDPOINTS",
+                "AGENT CONNECTIONS TO ENDPOINTS FROM ENDPOINTS",
                 "b 2 4.0 KiB/s 2.0 KiB/s",
                 "a 1 0 B/s 0 B/s",
                 "",

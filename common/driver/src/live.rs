@@ -1,7 +1,7 @@
 //! What a link carries, for operators.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use mux::ConnectId;
@@ -22,32 +22,38 @@ pub struct Traffic {
     pub received: u64,
 }
 
-/// The traffic of one link, for other threads: connections, bytes sent, bytes received. Clones share it.
+/// The traffic of one link, for other threads. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub struct SharedTraffic(Arc<[AtomicU64; 3]>);
+pub struct SharedTraffic(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    connections: AtomicUsize,
+    sent: AtomicU64,
+    received: AtomicU64,
+}
 
 impl SharedTraffic {
     /// Replaces the numbers. Returns the bytes that were sent, and those that were received, since the last call.
     pub fn set(&self, traffic: &Traffic) -> (u64, u64) {
-        let [connections, sent, received] = &*self.0;
-        connections.store(traffic.connections as u64, Ordering::Relaxed);
+        self.0.connections.store(traffic.connections, Ordering::Relaxed);
         let since = |before: &AtomicU64, now: u64| now.saturating_sub(before.swap(now, Ordering::Relaxed));
-        (since(sent, traffic.sent), since(received, traffic.received))
+        (since(&self.0.sent, traffic.sent), since(&self.0.received, traffic.received))
     }
 
     /// [`Traffic::connections`] of the link's last turn.
     pub fn connections(&self) -> usize {
-        usize::try_from(self.0[0].load(Ordering::Relaxed)).unwrap_or(usize::MAX)
+        self.0.connections.load(Ordering::Relaxed)
     }
 
     /// [`Traffic::sent`] of the link's last turn.
     pub fn sent(&self) -> u64 {
-        self.0[1].load(Ordering::Relaxed)
+        self.0.sent.load(Ordering::Relaxed)
     }
 
     /// [`Traffic::received`] of the link's last turn.
     pub fn received(&self) -> u64 {
-        self.0[2].load(Ordering::Relaxed)
+        self.0.received.load(Ordering::Relaxed)
     }
 }
 

@@ -3,11 +3,13 @@
 use percent_encoding::percent_decode_str;
 
 /// Why a text is no query.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum QueryError {
     /// A semicolon, which older query syntax used between pairs.
+    #[error("invalid semicolon separator in query")]
     Semicolon,
-    /// A `%` without two hexadecimal digits, with what follows it.
+    /// A `%` without two hexadecimal digits: three bytes from it, as in Go.
+    #[error("invalid URL escape {0:?}")]
     Escape(String),
 }
 
@@ -24,11 +26,52 @@ pub fn pairs(text: &str) -> impl Iterator<Item = Result<(String, String), QueryE
 
 /// Decodes `%XX`, and `+` for a space.
 fn unescape(text: &str) -> Result<String, QueryError> {
-    let digits = |rest: &str| rest.chars().take(2).collect::<String>();
-    let is_escape =
-        |digits: &String| digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-    match text.split('%').skip(1).map(digits).find(|digits| !is_escape(digits)) {
-        Some(digits) => Err(QueryError::Escape(format!("%{digits}"))),
+    let is_bad = |bytes: &&[u8]| bytes.len() < 3 || !bytes[1..].iter().all(u8::is_ascii_hexdigit);
+    let mut escapes = text.match_indices('%').filter_map(|(at, _)| text.as_bytes()[at..].chunks(3).next());
+    match escapes.find(is_bad) {
+        Some(bytes) => Err(QueryError::Escape(String::from_utf8_lossy(bytes).into_owned())),
         None => Ok(percent_decode_str(&text.replace('+', " ")).decode_utf8_lossy().into_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_are_decoded() {
+        let table: [(&str, &[(&str, &str)]); 7] = [
+            ("", &[]),
+            ("&&", &[]),
+            ("a=1&a=2&", &[("a", "1"), ("a", "2")]),
+            ("a", &[("a", "")]),
+            ("h%6Fst=a%2eb+c=d", &[("host", "a.b c=d")]),
+            ("a+b=%2B", &[("a b", "+")]),
+            ("a=%ff", &[("a", "\u{fffd}")]),
+        ];
+        for (text, want) in table {
+            let found: Vec<_> = pairs(text).map(Result::unwrap).collect();
+            let found: Vec<_> = found.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+            assert_eq!(found, want, "{text}");
+        }
+    }
+
+    #[test]
+    fn errors_name_the_bytes_that_go_names() {
+        let escape = |text: &str| QueryError::Escape(text.to_owned());
+        for (text, error) in [
+            ("a;b=1", QueryError::Semicolon),
+            ("a=b;", QueryError::Semicolon),
+            ("a=%", escape("%")),
+            ("a=%4", escape("%4")),
+            ("a=%zz1", escape("%zz")),
+            ("a%st=1", escape("%st")),
+            ("a=a%%41", escape("%%4")),
+            ("a=%4%41", escape("%4%")),
+            ("a=%41%é", escape("%é")),
+            ("a=%€", escape("%\u{fffd}")),
+        ] {
+            assert_eq!(pairs(text).find_map(Result::err), Some(error), "{text}");
+        }
     }
 }

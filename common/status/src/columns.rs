@@ -1,6 +1,6 @@
 //! The lists as tables: the columns that the status page and the command `status` show.
 
-use crate::words::{self, ago, bytes, duration, number};
+use crate::words::{self, ago, bytes, count, duration};
 use crate::{Agent, Certificate, Connection, Failure, Flag, Health, Listener, Refused, Server, Status};
 
 /// A column: its cells, and the field by which it is sorted (empty for none).
@@ -11,6 +11,8 @@ pub struct Column<R> {
     pub sort: &'static str,
     /// Aligned to the right, the largest first by the first click.
     pub numeric: bool,
+    /// Absent from the page, which shows it as a detail of another column.
+    pub is_detail: bool,
     /// The value of a row.
     pub cell: fn(&R) -> Cell<'_>,
 }
@@ -58,24 +60,36 @@ impl<R> Column<R> {
 }
 
 impl Cell<'_> {
-    /// The value as plain text.
+    /// The value as plain text, without its details.
     pub fn text(&self, now: &str) -> String {
         match *self {
             Text(text) => text.to_owned(),
             Owned(ref text) => text.clone(),
-            Texts(texts) => texts.join(","),
-            Detailed(text, "") | State(_, text, "") => text.to_owned(),
-            Detailed(text, more) | State(_, text, more) => format!("{text} ({more})"),
-            Number(count) | Failures(count) => number(count),
+            Texts(texts) => match first_texts(texts) {
+                (first, None) => first.join(","),
+                (first, Some(others)) => format!("{} {others}", first.join(",")),
+            },
+            Detailed(text, _) | State(_, text, _) => text.to_owned(),
+            Number(count) | Failures(count) => count.to_string(),
             Bytes(count) => bytes(count),
             Seconds(time) | Stalled(time) => time.map(duration).unwrap_or_default(),
             Ago(time) => ago(time, now),
-            Ends(time) => ends(time, now),
+            Ends(time) => match ends(time, now).as_str() {
+                "" => time.to_owned(),
+                left => format!("{time} ({left})"),
+            },
         }
     }
 }
 
-/// When a certificate ends, for instance `in 3 d 12 h`.
+/// The first texts of a list that a peer may have made long, and for instance `and 3 others` if there are more.
+pub fn first_texts(texts: &[String]) -> (&[String], Option<String>) {
+    const MOST: usize = 4;
+    let (first, others) = texts.split_at(texts.len().min(MOST));
+    (first, (!others.is_empty()).then(|| format!("and {}", count(others.len() as u64, "other"))))
+}
+
+/// When a certificate ends, for instance `in 3 d 12 h`; empty if a text is no time.
 pub fn ends(time: &str, now: &str) -> String {
     match words::seconds(now, time) {
         Some(left) if left < 0.0 => format!("expired {} ago", duration(-left)),
@@ -88,15 +102,19 @@ pub fn ends(time: &str, now: &str) -> String {
 const PEER: &str = "Agent or server";
 
 const fn column<R>(title: &'static str, cell: fn(&R) -> Cell<'_>) -> Column<R> {
-    Column { title, sort: "", numeric: false, cell }
+    Column { title, sort: "", numeric: false, is_detail: false, cell }
 }
 
 const fn sorted<R>(title: &'static str, sort: &'static str, cell: fn(&R) -> Cell<'_>) -> Column<R> {
-    Column { title, sort, numeric: false, cell }
+    Column { title, sort, numeric: false, is_detail: false, cell }
 }
 
 const fn figure<R>(title: &'static str, sort: &'static str, cell: fn(&R) -> Cell<'_>) -> Column<R> {
-    Column { title, sort, numeric: true, cell }
+    Column { title, sort, numeric: true, is_detail: false, cell }
+}
+
+const fn detail<R>(title: &'static str, cell: fn(&R) -> Cell<'_>) -> Column<R> {
+    Column { title, sort: "", numeric: false, is_detail: true, cell }
 }
 
 fn release(native: bool, version: &str) -> Cell<'_> {
@@ -124,8 +142,9 @@ impl Agent {
         figure("Streams", "streams", |agent| Number(agent.streams)),
         sorted("Version", "version", |agent| release(agent.native, &agent.version)),
         sorted("Zone", "zone", |agent| Text(&agent.zone)),
-        column("Identifiers", |agent| Texts(&agent.identifiers)),
         sorted("Identity", "identity", |agent| Text(&agent.identity)),
+        detail("Reason", |agent| Text(&agent.reason)),
+        column("Identifiers", |agent| Texts(&agent.identifiers)),
     ];
 }
 
@@ -163,8 +182,9 @@ impl Failure {
         column("Target", |failure| Text(&failure.target)),
         column("When", |failure| Ago(&failure.time)),
         column("Through", |failure| Text(&failure.peer)),
-        column("Error", |failure| Detailed(&failure.error, &failure.reason)),
         figure("Took", "", |failure| Seconds(Some(failure.seconds))),
+        detail("Reason", |failure| Text(&failure.reason)),
+        column("Error", |failure| Detailed(&failure.error, &failure.reason)),
     ];
 }
 
@@ -174,8 +194,8 @@ impl Refused {
         column("Peer", |refused| Text(&refused.peer)),
         column("Last", |refused| Ago(&refused.time)),
         column("At", |refused| Text(&refused.listener)),
-        column("Error", |refused| Text(&refused.error)),
         figure("Times", "", |refused| Number(refused.count)),
+        column("Error", |refused| Text(&refused.error)),
     ];
 }
 
@@ -214,4 +234,44 @@ impl Flag {
         column("Flag", |flag| Owned(format!("--{}", flag.name))),
         column("Value", |flag| Text(&flag.value)),
     ];
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Row;
+
+    fn sorts<R: Row>(columns: &[Column<R>]) {
+        let sorts = columns.iter().map(|column| column.sort).filter(|sort| !sort.is_empty());
+        let unknown: Vec<_> = sorts.filter(|sort| !R::FIELDS.contains(sort)).collect();
+        assert!(unknown.is_empty(), "{unknown:?} are not in {:?}", R::FIELDS);
+    }
+
+    #[test]
+    fn columns_are_sorted_by_fields() {
+        sorts(Agent::COLUMNS);
+        sorts(Server::COLUMNS);
+        sorts(Connection::COLUMNS);
+    }
+
+    #[test]
+    fn cells_are_plain_text() {
+        let now = "2026-01-01T00:00:00Z";
+        let texts: Vec<_> = (0..6).map(|at| format!("host=h{at}")).collect();
+        for (cell, text) in [
+            (Texts(&texts[..4]), "host=h0,host=h1,host=h2,host=h3"),
+            (Texts(&texts[..5]), "host=h0,host=h1,host=h2,host=h3 and 1 other"),
+            (Texts(&texts), "host=h0,host=h1,host=h2,host=h3 and 2 others"),
+            (Number(5_120), "5120"),
+            (Failures(5_120), "5120"),
+            (State(false, "ejected", "why"), "ejected"),
+            (Ends("2026-03-03T07:00:00Z"), "2026-03-03T07:00:00Z (in 61 d 7 h)"),
+            (Ends("2025-12-31T23:55:00Z"), "2025-12-31T23:55:00Z (expired 5 min ago)"),
+            (Ends("?"), "?"),
+            (Ago("2026-01-01T00:00:09Z"), "0 µs ago"),
+            (Ago("?"), ""),
+        ] {
+            assert_eq!(cell.text(now), text);
+        }
+    }
 }

@@ -1,4 +1,5 @@
-//! The documents of `GET /statusz`, as both programs write them and the commands, the page and tests read them.
+//! The documents of `GET /statusz`, as both programs write them and the commands, the page and tests read them, and the columns
+//! of their lists, which the commands and the page show.
 //!
 //! Readers ignore fields that they do not know; a field is removed or changes its meaning only with a new
 //! [`Status::version`]. Times are RFC 3339 in UTC; durations are seconds as numbers. No field holds a secret: tokens,
@@ -9,7 +10,7 @@ mod query;
 mod rows;
 pub mod words;
 
-pub use columns::{Cell, Column, ends};
+pub use columns::{Cell, Column, ends, first_texts};
 pub use query::{LIMIT, List, MAX_LIMIT, Query};
 pub use rows::{Key, Page, Row};
 use serde::{Deserialize, Serialize};

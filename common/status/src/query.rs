@@ -29,11 +29,12 @@ pub enum List {
 }
 
 impl List {
-    /// Its name in queries, of both programs.
-    pub fn name(self) -> &'static str {
-        match self {
-            List::Peers => "agents",
-            List::Connections => "connections",
+    /// Its name in queries of an agent or a server. Both programs accept all names.
+    pub fn name(self, is_agent: bool) -> &'static str {
+        match (self, is_agent) {
+            (List::Peers, true) => "servers",
+            (List::Peers, false) => "agents",
+            (List::Connections, _) => "connections",
         }
     }
 }

@@ -42,11 +42,18 @@ pub fn number(count: u64) -> String {
 
 /// A number with its noun, for instance `1 agent`.
 pub fn count(count: u64, noun: &str) -> String {
-    format!("{} {noun}{}", number(count), if count == 1 { "" } else { "s" })
+    format!("{} {}", number(count), plural(count, noun))
 }
 
-/// For instance `250 µs`, `12 ms`, `1.5 s`, `3 min`, `2 h 5 min`, `3 d 4 h` or `1 y 20 d`.
+/// The noun of a number.
+pub fn plural(count: u64, noun: &str) -> String {
+    format!("{noun}{}", if count == 1 { "" } else { "s" })
+}
+
+/// For instance `250 µs`, `12 ms`, `1.5 s`, `3 min`, `2 h 5 min`, `3 d 4 h` or `1 y 20 d`. A negative
+/// time, from a clock that was set back, is 0.
 pub fn duration(seconds: f64) -> String {
+    let seconds = seconds.max(0.0);
     let two = |large: f64, unit: &str, small: f64, rest: &str| match (seconds % large / small).floor() {
         0.0 => format!("{:.0} {unit}", (seconds / large).floor()),
         part => format!("{:.0} {unit} {part:.0} {rest}", (seconds / large).floor()),
@@ -71,7 +78,7 @@ pub fn seconds(from: &str, to: &str) -> Option<f64> {
 
 /// For instance `12 s ago`; empty if a text is no time.
 pub fn ago(time: &str, now: &str) -> String {
-    seconds(time, now).map(|age| duration(age.max(0.0)) + " ago").unwrap_or_default()
+    seconds(time, now).map(|age| duration(age) + " ago").unwrap_or_default()
 }
 
 /// Whether the character is a control character, or changes the direction of the text around it, which could misrepresent a name.
@@ -107,6 +114,7 @@ mod tests {
     #[test]
     fn durations_have_units() {
         for (seconds, text) in [
+            (-3_600.0, "0 µs"),
             (0.000_25, "250 µs"),
             (0.001_23, "1.2 ms"),
             (0.25, "250 ms"),

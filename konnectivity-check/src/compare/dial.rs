@@ -117,8 +117,8 @@ async fn read_within(
     Ok(plain)
 }
 
-/// A TLS session with the endpoint. Its certificate is compared, not verified: nothing secret is sent.
-/// The endpoint may send plaintext with its last message of the handshake.
+/// A TLS session with the endpoint. Its certificate is compared; only the handshake's signature is verified, because nothing
+/// secret is sent. The endpoint may send plaintext with its last message of the handshake.
 async fn handshake(
     tunnel: &mut Tunnel,
     target: &str,

@@ -32,7 +32,7 @@ impl Resolve for Names {
             NAME => Ok(vec!["127.0.0.1".parse().unwrap()]),
             SEVERAL => Ok(["127.0.0.1", "127.0.0.2"].map(|ip| ip.parse().unwrap()).to_vec()),
             "slow.example" => std::future::pending().await,
-            _ => Err(LookupError { host: host.into(), server: None, cause: LookupCause::NoSuchHost }),
+            _ => Err(LookupError { host: host.into(), cause: LookupCause::NoSuchHost(None) }),
         }
     }
 }

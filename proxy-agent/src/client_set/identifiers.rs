@@ -105,19 +105,15 @@ mod tests {
 
     #[test]
     fn accepts_like_go() {
-        let table: [(&str, &[(&str, &str)]); 7] = [
-            ("", &[]),
-            ("&&", &[]),
-            ("ipv4=1.2.3.4&ipv4=5.6.7.8", &[("ipv4", "1.2.3.4"), ("ipv4", "5.6.7.8")]),
-            ("ipv6=1.2.3.4&cidr=127.0.0.1/16", &[("ipv6", "1.2.3.4"), ("cidr", "127.0.0.1/16")]),
-            ("ipv4=${HOST_IP}", &[("ipv4", "${HOST_IP}")]),
-            ("default-route=true&", &[("default-route", "true")]),
-            ("h%6Fst=a%2eb+c=d", &[("host", "a.b c=d")]),
-        ];
-        for (text, want) in table {
-            let found: Vec<_> = pairs(text).map(Result::unwrap).collect();
-            let found: Vec<_> = found.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-            assert_eq!(found, want, "{text}");
+        for text in [
+            "",
+            "&&",
+            "ipv4=1.2.3.4&ipv4=5.6.7.8",
+            "ipv6=1.2.3.4&cidr=127.0.0.1/16",
+            "ipv4=${HOST_IP}",
+            "default-route=true&",
+            "h%6Fst=a%2eb+c=d",
+        ] {
             assert_eq!(Identifiers::parse(text).unwrap().text(), text);
         }
     }
@@ -125,17 +121,13 @@ mod tests {
     #[test]
     fn rejects_like_go() {
         let unknown = |key: &str| IdentifierError::UnknownKey(key.to_owned());
-        let escape = |text: &str| IdentifierError::Escape(text.to_owned());
         let table = [
             ("uid=1", unknown("uid")),
             ("Host=a", unknown("Host")),
             (" host=a", unknown(" host")),
             ("=a", unknown("")),
             ("host=a;ipv4=b", IdentifierError::Semicolon),
-            ("host=%", escape("%")),
-            ("host=%4", escape("%4")),
-            ("host=%zz1", escape("%zz")),
-            ("ho%st=a", escape("%st")),
+            ("host=%zz1", IdentifierError::Escape("%zz".to_owned())),
         ];
         for (text, error) in table {
             assert_eq!(Identifiers::parse(text), Err(error), "{text}");

@@ -70,14 +70,15 @@ impl AgentMetadata {
 
 fn bearer(path: &PathBuf) -> Result<HeaderValue, ConnectError> {
     let fail = |source: io::Error| ConnectError::Token { path: path.clone(), source };
+    let invalid = |what: &str| fail(io::Error::new(io::ErrorKind::InvalidData, what));
     let text = std::fs::read_to_string(path).map_err(fail)?;
     let token = text.trim();
     if token.is_empty() || token.len() > TOKEN_LIMIT {
         let what = format!("contains a token of {} bytes, expected 1 to {TOKEN_LIMIT}", token.len());
-        return Err(fail(io::Error::other(what)));
+        return Err(invalid(&what));
     }
     let value = HeaderValue::from_str(&format!("Bearer {token}"));
-    let mut value = value.map_err(|_| fail(io::Error::other("holds characters no token has")))?;
+    let mut value = value.map_err(|_| invalid("holds characters no token has"))?;
     value.set_sensitive(true);
     Ok(value)
 }

@@ -1,7 +1,7 @@
 //! The destination of a dial request: protocol, host and port.
 //!
-//! Accepts what Go's `net.SplitHostPort` accepts, and reports errors in Go's order (the port before the name).
-//! Never resolves a host name.
+//! Accepts what Go's `net.SplitHostPort` and `LookupPort` accept on a system without `/etc/services`, and reports errors in Go's
+//! order (the port before the name). Never resolves a host name.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -136,7 +136,26 @@ fn split_host_port(address: &str) -> Result<(&str, &str), AddressError> {
     Ok((host, port))
 }
 
-/// Parses a number of any length with an optional sign, or `http` or `https`; an empty port is 0, as in Go.
+/// The service names that Go's `LookupPort` knows without the system.
+const SERVICES: [(&str, u16); 15] = [
+    ("domain", 53),
+    ("ftp", 21),
+    ("ftps", 990),
+    ("gopher", 70),
+    ("http", 80),
+    ("https", 443),
+    ("imap2", 143),
+    ("imap3", 220),
+    ("imaps", 993),
+    ("pop3", 110),
+    ("pop3s", 995),
+    ("smtp", 25),
+    ("ssh", 22),
+    ("submissions", 465),
+    ("telnet", 23),
+];
+
+/// Parses a number of any length with an optional sign, or a service name; an empty port is 0, as in Go.
 fn parse_port(network: Network, port: &str) -> Result<u16, AddressError> {
     let digits = port.strip_prefix(['-', '+']).unwrap_or(port);
     if digits.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -148,11 +167,10 @@ fn parse_port(network: Network, port: &str) -> Result<u16, AddressError> {
             _ => Err(AddressError(format!("address {port}: invalid port"))),
         };
     }
-    match port.to_ascii_lowercase().as_str() {
-        "http" => Ok(80),
-        "https" => Ok(443),
-        _ => Err(AddressError(format!("lookup {}/{port}: unknown port", network.name()))),
-    }
+    let known = SERVICES.iter().find(|(service, _)| service.eq_ignore_ascii_case(port));
+    known
+        .map(|(_, number)| *number)
+        .ok_or_else(|| AddressError(format!("lookup {}/{port}: unknown port", network.name())))
 }
 
 /// The address that the kernel connects to: loopback for the unspecified addresses, in every notation.
@@ -207,6 +225,7 @@ mod tests {
         assert_eq!(parse("127.0.0.1:80"), ip("127.0.0.1", 80));
         assert_eq!(parse("[127.0.0.1]:00080"), ip("127.0.0.1", 80));
         assert_eq!(parse("127.0.0.1:HTTP"), ip("127.0.0.1", 80));
+        assert_eq!(parse("127.0.0.1:ssh"), ip("127.0.0.1", 22));
         assert_eq!(parse("127.0.0.1:+9"), ip("127.0.0.1", 9));
         assert_eq!(parse("127.0.0.1:"), ip("127.0.0.1", 0));
         assert_eq!(parse("[::1]:9"), ip("::1", 9));

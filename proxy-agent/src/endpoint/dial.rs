@@ -167,7 +167,7 @@ impl<R: Resolve> Dialer<R> {
             Host::Name(name) => {
                 let found = timeout_at(deadline, self.resolver.lookup(name, network)).await;
                 let found = found.unwrap_or_else(|_| {
-                    Err(LookupError { host: name.clone(), server: None, cause: LookupCause::Unanswered })
+                    Err(LookupError { host: name.clone(), cause: LookupCause::Unanswered(None) })
                 });
                 let found = found.map_err(|error| DialError::new(network, "", error))?;
                 let mut admitted: Vec<IpAddr> =

@@ -73,7 +73,7 @@ impl DialError {
     pub fn is_timeout(&self) -> bool {
         match &self.failure {
             Failure::Timeout => true,
-            Failure::Lookup(error) => error.cause == LookupCause::Unanswered,
+            Failure::Lookup(error) => matches!(error.cause, LookupCause::Unanswered(_)),
             Failure::Os { error, .. } => error.kind() == io::ErrorKind::TimedOut,
             _ => false,
         }
@@ -99,43 +99,42 @@ pub struct AddressError(pub(super) String);
 pub struct LookupError {
     /// The requested name.
     pub host: String,
-    /// The first configured server. `None` if none was asked, or if the dial's deadline passed first.
-    pub server: Option<SocketAddr>,
     /// What happened.
     pub cause: LookupCause,
 }
 
-/// What happened to a lookup.
+/// What happened to a lookup, at the server that was asked last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LookupCause {
-    /// The name does not exist, has no address of the requested family, or the text cannot be a name.
-    NoSuchHost,
+    /// The name does not exist or has no address of the requested family; without a server if none was asked.
+    NoSuchHost(Option<SocketAddr>),
     /// The server answered, but with an error code.
-    Misbehaving,
-    /// No server answered in time.
-    Unanswered,
+    Misbehaving(SocketAddr),
+    /// No server answered in time; without a server if the dial's deadline passed first.
+    Unanswered(Option<SocketAddr>),
     /// The server cannot be reached: the system's error number.
-    Io(i32),
+    Io(SocketAddr, i32),
 }
 
 impl std::error::Error for LookupError {}
 
 impl fmt::Display for LookupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use LookupCause::{Io, Misbehaving, NoSuchHost, Unanswered};
         write!(f, "lookup {}", self.host)?;
-        self.server.map_or(Ok(()), |server| write!(f, " on {server}"))?;
-        match (self.cause, self.server) {
-            (LookupCause::NoSuchHost, _) => f.write_str(": no such host"),
-            (LookupCause::Misbehaving, _) => f.write_str(": server misbehaving"),
-            (LookupCause::Unanswered, Some(server)) => write!(f, ": read udp {server}: i/o timeout"),
-            (LookupCause::Unanswered, None) => f.write_str(": i/o timeout"),
-            (LookupCause::Io(errno), server) => write!(f, ": {}", ServerIo(server, errno)),
+        match self.cause {
+            NoSuchHost(Some(server)) => write!(f, " on {server}: no such host"),
+            NoSuchHost(None) => f.write_str(": no such host"),
+            Misbehaving(server) => write!(f, " on {server}: server misbehaving"),
+            Unanswered(Some(server)) => write!(f, " on {server}: read udp {server}: i/o timeout"),
+            Unanswered(None) => f.write_str(": i/o timeout"),
+            Io(server, errno) => write!(f, " on {server}: {}", ServerIo(server, errno)),
         }
     }
 }
 
 /// Go distinguishes a failed send from a failed receive; only a receive can report a refused connection.
-struct ServerIo(Option<SocketAddr>, i32);
+struct ServerIo(SocketAddr, i32);
 
 impl fmt::Display for ServerIo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -145,9 +144,7 @@ impl fmt::Display for ServerIo {
             Some(Errno::MFILE | Errno::NFILE) => ("dial", "socket"),
             _ => ("dial", "connect"),
         };
-        write!(f, "{operation} udp")?;
-        self.0.map_or(Ok(()), |server| write!(f, " {server}"))?;
-        write!(f, ": {step}: {}", ErrnoText(&source))
+        write!(f, "{operation} udp {}: {step}: {}", self.0, ErrnoText(&source))
     }
 }
 
@@ -202,31 +199,29 @@ mod tests {
 
     #[test]
     fn lookups_read_as_in_go() {
-        let text = |server: &str, cause| {
-            let error = LookupError { host: "a.b".into(), server: server.parse().ok(), cause };
-            DialError::new(Network::Tcp, "", error).to_string()
-        };
-        let server = "10.9.9.1:53";
+        let text =
+            |cause| DialError::new(Network::Tcp, "", LookupError { host: "a.b".into(), cause }).to_string();
+        let server: SocketAddr = "10.9.9.1:53".parse().unwrap();
         assert_eq!(
-            text(server, LookupCause::NoSuchHost),
+            text(LookupCause::NoSuchHost(Some(server))),
             "dial tcp: lookup a.b on 10.9.9.1:53: no such host"
         );
-        assert_eq!(text("", LookupCause::NoSuchHost), "dial tcp: lookup a.b: no such host");
+        assert_eq!(text(LookupCause::NoSuchHost(None)), "dial tcp: lookup a.b: no such host");
         assert_eq!(
-            text(server, LookupCause::Misbehaving),
+            text(LookupCause::Misbehaving(server)),
             "dial tcp: lookup a.b on 10.9.9.1:53: server misbehaving"
         );
         assert_eq!(
-            text(server, LookupCause::Unanswered),
+            text(LookupCause::Unanswered(Some(server))),
             "dial tcp: lookup a.b on 10.9.9.1:53: read udp 10.9.9.1:53: i/o timeout"
         );
-        assert_eq!(text("", LookupCause::Unanswered), "dial tcp: lookup a.b: i/o timeout");
+        assert_eq!(text(LookupCause::Unanswered(None)), "dial tcp: lookup a.b: i/o timeout");
         assert_eq!(
-            text(server, LookupCause::Io(Errno::NETUNREACH.raw_os_error())),
+            text(LookupCause::Io(server, Errno::NETUNREACH.raw_os_error())),
             "dial tcp: lookup a.b on 10.9.9.1:53: dial udp 10.9.9.1:53: connect: network is unreachable"
         );
         assert_eq!(
-            text("[::1]:53", LookupCause::Io(Errno::CONNREFUSED.raw_os_error())),
+            text(LookupCause::Io("[::1]:53".parse().unwrap(), Errno::CONNREFUSED.raw_os_error())),
             "dial tcp: lookup a.b on [::1]:53: read udp [::1]:53: read: connection refused"
         );
     }

@@ -77,10 +77,10 @@ serve::label! {
 impl From<&LookupError> for LookupResult {
     fn from(error: &LookupError) -> Self {
         match error.cause {
-            LookupCause::NoSuchHost => LookupResult::NoSuchHost,
-            LookupCause::Misbehaving => LookupResult::Misbehaving,
-            LookupCause::Io(_) => LookupResult::Unreachable,
-            LookupCause::Unanswered => LookupResult::Unanswered,
+            LookupCause::NoSuchHost(_) => LookupResult::NoSuchHost,
+            LookupCause::Misbehaving(_) => LookupResult::Misbehaving,
+            LookupCause::Io(..) => LookupResult::Unreachable,
+            LookupCause::Unanswered(_) => LookupResult::Unanswered,
         }
     }
 }
@@ -195,7 +195,7 @@ impl Configured {
         if !known.is_empty() {
             return Ok(known.to_vec());
         }
-        let unknown = LookupError { host: host.to_owned(), server: None, cause: LookupCause::NoSuchHost };
+        let unknown = LookupError { host: host.to_owned(), cause: LookupCause::NoSuchHost(None) };
         if !is_domain_name(host) {
             return Err(unknown);
         }
@@ -209,7 +209,7 @@ impl Configured {
             let is_last = index + 1 == self.servers.len();
             outcome = server.lookup(host, network, is_last).await;
             // "No such name" is an answer; the next server is asked only if there is no answer.
-            if matches!(outcome, Ok(_) | Err(LookupError { cause: LookupCause::NoSuchHost, .. })) {
+            if matches!(outcome, Ok(_) | Err(LookupError { cause: LookupCause::NoSuchHost(_), .. })) {
                 break;
             }
         }
@@ -225,11 +225,11 @@ impl Server {
             true => question.await,
             false => timeout(QUESTION, question).await.unwrap_or(Err(NetError::Timeout)),
         };
-        let failed = |cause| LookupError { host: host.to_owned(), server: Some(self.address), cause };
-        let answer = answer.map_err(|error| failed(cause(&error)))?;
+        let failed = |cause| LookupError { host: host.to_owned(), cause };
+        let answer = answer.map_err(|error| failed(cause(self.address, &error)))?;
         let mut found: Vec<IpAddr> = answer.iter().filter(|ip| network.admits(*ip)).collect();
         if found.is_empty() {
-            return Err(failed(LookupCause::NoSuchHost));
+            return Err(failed(LookupCause::NoSuchHost(Some(self.address))));
         }
         // Servers rotate their answers; without a shuffle the cache would pin every dial to the same address for the TTL.
         found.shuffle(&mut rand::rng());
@@ -237,18 +237,18 @@ impl Server {
     }
 }
 
-fn cause(error: &NetError) -> LookupCause {
-    let refused = LookupCause::Io(Errno::CONNREFUSED.raw_os_error());
+fn cause(server: SocketAddr, error: &NetError) -> LookupCause {
+    let refused = LookupCause::Io(server, Errno::CONNREFUSED.raw_os_error());
     match error {
-        NetError::Timeout => LookupCause::Unanswered,
+        NetError::Timeout => LookupCause::Unanswered(Some(server)),
         NetError::Io(error) => match error.raw_os_error() {
-            Some(errno) => LookupCause::Io(errno),
-            None if error.kind() == std::io::ErrorKind::TimedOut => LookupCause::Unanswered,
+            Some(errno) => LookupCause::Io(server, errno),
+            None if error.kind() == std::io::ErrorKind::TimedOut => LookupCause::Unanswered(Some(server)),
             None => refused,
         },
         NetError::NoConnections => refused,
-        NetError::Dns(DnsError::NoRecordsFound(_)) => LookupCause::NoSuchHost,
-        _ => LookupCause::Misbehaving,
+        NetError::Dns(DnsError::NoRecordsFound(_)) => LookupCause::NoSuchHost(Some(server)),
+        _ => LookupCause::Misbehaving(server),
     }
 }
 

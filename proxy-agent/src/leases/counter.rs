@@ -132,7 +132,9 @@ impl LeaseCounter {
         let asked = Instant::now();
         // The API applies the selector, which spares both sides other leases, and the table applies it again.
         let listed = self.leases.list(&self.settings.selector.to_string(), freshness).await;
-        self.count_call(LeaseCall::List, &listed, Some(asked.elapsed()));
+        if let Some(status) = self.count_call(LeaseCall::List, &listed) {
+            self.metrics.lease_lists.observe(status, asked.elapsed());
+        }
         let list = listed?;
         let (now, blind) = (self.now(), self.blind || list.slow);
         self.cache.list(&list.items, now, blind.then_some(self.believed));
@@ -141,16 +143,26 @@ impl LeaseCounter {
         Ok(list.metadata.resource_version)
     }
 
-    /// Counts a call by its status; a call without an answer has no status (as in Go) and is counted separately.
-    fn count_call<T>(&self, call: LeaseCall, result: &Result<T, ApiError>, took: Option<Duration>) {
-        self.metrics.unanswered.count(call, &self.metrics.lease_lists, ApiError::outcome(result), took);
+    /// Counts a call by its status, and returns the status; a call without an answer has no status (as in Go) and is counted
+    /// separately.
+    fn count_call<T>(&self, call: LeaseCall, result: &Result<T, ApiError>) -> Option<u16> {
+        match ApiError::outcome(result) {
+            Ok((status, reason)) => {
+                self.metrics.lease_lists.count(status, reason);
+                Some(status)
+            }
+            Err(why) => {
+                self.metrics.unanswered.count(call, why);
+                None
+            }
+        }
     }
 
     /// Watches until the watch ends; returns the version from which the next watch continues.
     async fn watch(&mut self, version: &str) -> Result<String, ApiError> {
         let lasting = WATCH.mul_f64(1.0 + rand::random::<f64>());
         let opened = self.leases.watch(&self.settings.selector.to_string(), version, lasting).await;
-        self.count_call(LeaseCall::Watch, &opened, None);
+        self.count_call(LeaseCall::Watch, &opened);
         let (mut watch, mut version) = (opened?, version.to_owned());
         loop {
             let check = self.check_at();

@@ -39,9 +39,9 @@ fn golden() {
     metrics.lost.count(LostReason::RecvError);
     metrics.unresponsive.inc();
     let endpoints = [metrics.endpoint_connections.enter(), metrics.endpoint_connections.enter()];
-    let took = Some(Duration::from_secs(4));
-    metrics.unanswered.count(LeaseCall::List, &metrics.lease_lists, Ok((200, "")), took);
-    metrics.unanswered.count(LeaseCall::Watch, &metrics.lease_lists, Err("timeout"), took);
+    metrics.lease_lists.count(200, "");
+    metrics.lease_lists.observe(200, Duration::from_secs(4));
+    metrics.unanswered.count(LeaseCall::Watch, "timeout");
     metrics.set_known_servers(3);
     metrics.packets(Direction::FromServer).count(PacketKind::DialReq);
     metrics.packets(Direction::ToServer).count(PacketKind::DialRsp);

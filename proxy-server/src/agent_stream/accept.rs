@@ -152,7 +152,7 @@ impl AgentService {
     /// Refuses a Connect, counts it, and remembers it for the status.
     fn refuse(&self, request: Request, peer: &AgentPeer, reason: RefusedConnect, code: Code, text: &str) {
         self.metrics.refused_connects.count(reason);
-        self.metrics.dials.journal.refused(Port::Agent.listener(), peer.address.ip(), text);
+        self.metrics.journal.refused(Port::Agent.listener(), peer.address.ip(), text);
         request.refuse(code, text);
     }
 
@@ -317,7 +317,7 @@ impl AgentService {
         let Some(suppressed) = self.gate.refusals.due("shared id", address) else { return };
         let text = format!("agent id {} is also used by an agent at {other}", Peer(&agent_id));
         let text = format!("{text} (both serve; give each its own --agent-id)");
-        self.metrics.dials.journal.refused(Port::Agent.listener(), address, &text);
+        self.metrics.journal.refused(Port::Agent.listener(), address, &text);
         tracing::warn!(
             agentID = %Peer(&agent_id), %address, %other, suppressed,
             "two agents use one agent id: give each its own --agent-id"

@@ -144,7 +144,7 @@ async fn fly(flight: Flight, token: Token, tell: watch::Sender<Option<ReviewOutc
 impl Shared {
     /// Logs that a token could not be reviewed.
     fn complain(&self, error: &str) -> (Option<ReviewOutcome>, ReviewResult) {
-        self.metrics.dials.journal.api_failed(&format!("token review: {error}"));
+        self.metrics.journal.api_failed(&format!("token review: {error}"));
         let now = Instant::now();
         let mut state = self.state.lock();
         if state.complained.is_none_or(|then| now - then >= COMPLAIN_EVERY) {

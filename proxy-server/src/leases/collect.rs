@@ -79,7 +79,13 @@ impl Collector {
             LeaseCall::Delete => &self.metrics.lease_deletes,
             LeaseCall::List | LeaseCall::Watch => &self.metrics.lease_lists,
         };
-        self.metrics.unanswered.count(call, calls, ApiError::outcome(result), Some(asked.elapsed()));
+        match ApiError::outcome(result) {
+            Ok((status, reason)) => {
+                calls.count(status, reason);
+                calls.observe(status, asked.elapsed());
+            }
+            Err(why) => self.metrics.unanswered.count(call, why),
+        }
     }
 }
 

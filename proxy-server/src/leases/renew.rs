@@ -56,7 +56,7 @@ impl Renewer {
             }
             let Err(error) = self.renew().await else { return };
             let lease = self.settings.name();
-            self.metrics.dials.journal.api_failed(&format!("lease {lease}: {error}"));
+            self.metrics.journal.api_failed(&format!("lease {lease}: {error}"));
             if attempt == RETRIES {
                 tracing::error!(lease, %error, "The lease could not be renewed; trying again in the next period");
                 return;

@@ -18,6 +18,7 @@ use serve::metrics::{
     LegacyCertificates, Live, LiveBy, PayloadBytes, Registry, Resets, Segment, StreamErrors, StreamPackets,
     Unanswered, register_build_info,
 };
+use serve::statusz::Journal;
 
 use crate::backends::{OutlierMetrics, RouteMetrics};
 use crate::dial::DialMetrics;
@@ -53,8 +54,10 @@ impl Deref for Metrics {
 serve::families! {
     /// The metric families.
     pub struct Families {
+        /// The last failures, for the status.
+        pub journal: Journal => |_r| Journal::default();
         /// The metrics of dials.
-        pub dials: DialMetrics;
+        pub dials: DialMetrics => |r| DialMetrics { journal: journal.clone(), ..DialMetrics::register(r) };
         /// `established_connections`; `connection_duration_seconds` and `established_connections_closed_total` when one ends.
         pub established: Established;
         /// Proposed for Go.

@@ -124,10 +124,11 @@ fn use_everything(metrics: &Metrics) -> impl Sized {
     metrics.stream_error(Segment::FromAgent, Code::Unavailable, None);
     metrics.drops.count(Dropped::UnknownDial);
     metrics.resets.count(&Cause::Stalled);
-    let took = Some(Duration::from_millis(1));
-    metrics.unanswered.count(LeaseCall::List, &metrics.lease_lists, Ok((200, "")), took);
-    metrics.unanswered.count(LeaseCall::Delete, &metrics.lease_deletes, Ok((409, "Conflict")), took);
-    metrics.unanswered.count(LeaseCall::Delete, &metrics.lease_deletes, Err("timeout"), took);
+    metrics.lease_lists.count(200, "");
+    metrics.lease_lists.observe(200, Duration::from_millis(1));
+    metrics.lease_deletes.count(409, "Conflict");
+    metrics.lease_deletes.observe(409, Duration::from_millis(1));
+    metrics.unanswered.count(LeaseCall::Delete, "timeout");
     metrics.lease_renewed.set(1);
     metrics.set_agent_auth_mode(AgentAuthMode::None);
     metrics.legacy_certificates.observer()(LegacyPki::CaAsLeaf);
@@ -217,9 +218,8 @@ async fn a_connection_counts_once_and_its_time_is_observed() {
 fn reasons_of_the_kubernetes_api_are_a_closed_set() {
     let mut registry = Registry::default();
     let metrics = Metrics::new(&mut registry);
-    let lists = &metrics.lease_lists;
-    metrics.unanswered.count(LeaseCall::List, lists, Ok((403, "Forbidden")), None);
-    metrics.unanswered.count(LeaseCall::List, lists, Ok((500, "whatever somebody sends\"")), None);
+    metrics.lease_lists.count(403, "Forbidden");
+    metrics.lease_lists.count(500, "whatever somebody sends\"");
     let scrape = Exposition::new(registry).scrape();
     assert!(scrape.contains("{http_status_code=\"403\",reason=\"Forbidden\"} 1"), "{scrape}");
     assert!(scrape.contains("{http_status_code=\"500\",reason=\"Unknown\"} 1"), "{scrape}");

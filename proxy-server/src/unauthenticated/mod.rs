@@ -84,7 +84,7 @@ impl Shared {
         error: &dyn Display,
     ) {
         self.metrics.unauthenticated_closed.count((self.port, reason));
-        self.metrics.dials.journal.refused(self.port.listener(), peer.ip(), &error.to_string());
+        self.metrics.journal.refused(self.port.listener(), peer.ip(), &error.to_string());
         let Some(suppressed) = self.log.due(cause, peer.ip()) else { return };
         let (port, name) = (self.port.name(), reason.name());
         let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
@@ -186,7 +186,7 @@ impl Slot {
 
     /// Remembers a refusal that is counted elsewhere.
     pub(crate) fn refused(&self, text: &str) {
-        self.shared.metrics.dials.journal.refused(self.shared.port.listener(), self.peer.ip(), text);
+        self.shared.metrics.journal.refused(self.shared.port.listener(), self.peer.ip(), text);
     }
 
     /// Whether another log line about this cause and peer is due, see [`LogLimit::due`].

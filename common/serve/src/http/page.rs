@@ -101,7 +101,7 @@ fn form(html: &mut Html, view: &View<'_>) {
         html.raw("<input type=\"hidden\" name=\"").raw(name).raw("\" value=\"").text(value).raw("\">");
     };
     if let Some(list) = list {
-        hidden("list", list.name());
+        hidden("list", list.name(view.status.is_agent()));
     }
     if !sort.is_empty() {
         hidden("sort", &format!("{}{sort}", if *descending { "-" } else { "" }));

@@ -53,19 +53,9 @@ impl Unanswered {
         Self(CountBy::register(registry, "lease_calls_unanswered_total", help))
     }
 
-    /// Counts one call among `calls` by its status and reason, or here if it has no status. `took` is its duration, if that is
-    /// recorded.
-    pub fn count(
-        &self,
-        call: LeaseCall,
-        calls: &ApiCalls,
-        outcome: Result<(u16, &str), &'static str>,
-        took: Option<Duration>,
-    ) {
-        match outcome {
-            Ok((status, reason)) => calls.count(status, reason, took),
-            Err(why) => self.0.count((call, Reason(why))),
-        }
+    /// Counts one call.
+    pub fn count(&self, call: LeaseCall, reason: &'static str) {
+        self.0.count((call, Reason(reason)));
     }
 }
 
@@ -93,12 +83,14 @@ impl ApiCalls {
     }
 
     /// Counts one answered call. `reason` is that of the API's Status object, empty for success.
-    fn count(&self, status: u16, reason: &str, took: Option<Duration>) {
+    pub fn count(&self, status: u16, reason: &str) {
         let known = REASONS.split(' ').find(|known| *known == reason);
         let status = Status { label: self.label, code: status };
         self.calls.count((status, Reason(known.unwrap_or("Unknown"))));
-        if let Some(took) = took {
-            self.latencies.get_or_create(&status).observe(took);
-        }
+    }
+
+    /// Records the duration of a call.
+    pub fn observe(&self, status: u16, elapsed: Duration) {
+        self.latencies.get_or_create(&Status { label: self.label, code: status }).observe(elapsed);
     }
 }

@@ -10,9 +10,10 @@ use super::table::{Table, View};
 /// Adds all tables. Failures and refused peers are filtered too.
 pub(super) fn show(html: &mut Html, view: &View<'_>) {
     let Status { totals, agents, servers, connections, failures, refused, .. } = view.status;
-    match view.status.is_agent() {
-        false => AGENTS.show(html, view, agents, totals.agents),
-        true => SERVERS.show(html, view, servers, totals.servers),
+    if view.status.is_agent() {
+        SERVERS.show(html, view, servers, totals.servers);
+    } else {
+        AGENTS.show(html, view, agents, totals.agents);
     }
     CONNECTIONS.show(html, view, connections, totals.connections);
     let has = |texts: &[&str]| texts.iter().any(|text| text.contains(&view.query.filter));

@@ -33,9 +33,10 @@ pub(super) fn headline(view: &View<'_>) -> String {
     let failed: Vec<_> = failed.map(why).collect();
     if failed.is_empty() {
         let connections = count(status.totals.connections, "connection");
-        let peers = match status.is_agent() {
-            false => count(status.totals.agents, "agent"),
-            true => count(status.totals.servers, "server"),
+        let peers = if status.is_agent() {
+            count(status.totals.servers, "server")
+        } else {
+            count(status.totals.agents, "agent")
         };
         return format!("Ready: {peers}, {connections}");
     }
@@ -122,9 +123,10 @@ fn failures(view: &View<'_>) -> Option<Fault> {
 fn refused(view: &View<'_>) -> Option<Fault> {
     let last =
         view.status.refused.first().filter(|last| view.age(&last.time).is_none_or(|age| age <= RECENT))?;
-    let what = match view.status.is_agent() {
-        false => format!("A peer was refused at the listener {}", last.listener),
-        true => "An attempt to connect to a server failed".to_owned(),
+    let what = if view.status.is_agent() {
+        "An attempt to connect to a server failed".to_owned()
+    } else {
+        format!("A peer was refused at the listener {}", last.listener)
     };
     let text = format!("{what}. Last: {}: {}", last.peer, last.error);
     Some(("warn", text, "#refused".to_owned()))

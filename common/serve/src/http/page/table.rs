@@ -1,8 +1,8 @@
 //! A table of the page: columns as data, sorted by links, in pages.
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use status::words::{DAY, count, number, seconds};
-use status::{Cell, Column, LIMIT, List, Query, Status};
+use status::words::{DAY, number, seconds};
+use status::{Cell, Column, LIMIT, List, Query, Status, ends, first_texts};
 
 use super::html::Html;
 
@@ -41,7 +41,7 @@ impl View<'_> {
     /// The address of this page with another query.
     pub(super) fn href(&self, query: &Query, anchor: &str) -> String {
         let pairs = [
-            ("list", query.list.map(List::name).unwrap_or_default().to_owned()),
+            ("list", query.list.map(|list| list.name(self.status.is_agent())).unwrap_or_default().to_owned()),
             ("filter", utf8_percent_encode(&query.filter, NON_ALPHANUMERIC).to_string()),
             ("sort", format!("{}{}", if query.descending { "-" } else { "" }, query.sort)),
             ("limit", if query.limit == LIMIT { String::new() } else { query.limit.to_string() }),
@@ -95,13 +95,13 @@ impl<R> Table<R> {
     fn rows(&self, html: &mut Html, view: &View<'_>, rows: &[&R]) {
         html.raw("<div class=\"scroll\" role=\"group\" tabindex=\"0\" aria-labelledby=\"").raw(self.id);
         html.raw("-title\"><table><caption>").raw(self.caption).raw("</caption><thead><tr>");
-        for column in self.columns {
+        for column in self.columns() {
             self.head(html, view, column);
         }
         html.raw("</tr></thead><tbody>");
         for row in rows {
             html.raw("<tr>");
-            for (at, column) in self.columns.iter().enumerate() {
+            for (at, column) in self.columns().enumerate() {
                 html.raw(if at == 0 { "<th scope=\"row\"" } else { "<td" });
                 html.raw(if column.numeric { " class=\"number\">" } else { ">" });
                 show_cell(html, view, &(column.cell)(row));
@@ -110,6 +110,10 @@ impl<R> Table<R> {
             html.raw("</tr>");
         }
         html.raw("</tbody></table></div>");
+    }
+
+    fn columns(&self) -> impl Iterator<Item = &Column<R>> {
+        self.columns.iter().filter(|column| !column.is_detail)
     }
 
     fn head(&self, html: &mut Html, view: &View<'_>, column: &Column<R>) {
@@ -162,7 +166,11 @@ impl<R> Table<R> {
 }
 
 fn show_cell(html: &mut Html, view: &View<'_>, cell: &Cell<'_>) {
-    const TEXTS: usize = 4;
+    let text = match *cell {
+        Cell::Number(count) | Cell::Failures(count) => number(count),
+        Cell::Ends(time) => ends(time, &view.status.now),
+        _ => cell.text(&view.status.now),
+    };
     match *cell {
         Cell::State(good, state, reason) => {
             badge(html, if good { "good" } else { "bad" }, state);
@@ -170,19 +178,17 @@ fn show_cell(html: &mut Html, view: &View<'_>, cell: &Cell<'_>) {
         }
         Cell::Detailed(text, more) => details(html.text(text), more),
         Cell::Texts(texts) => {
-            for (at, text) in texts.iter().take(TEXTS).enumerate() {
+            let (first, others) = first_texts(texts);
+            for (at, text) in first.iter().chain(&others).enumerate() {
                 html.raw(if at > 0 { "<br>" } else { "" }).text(text);
-            }
-            if let Some(rest) = texts.len().checked_sub(TEXTS).filter(|rest| *rest > 0) {
-                html.raw("<br>").text(format!("and {}", count(rest as u64, "other")));
             }
         }
         Cell::Failures(1..) | Cell::Stalled(Some(_)) => {
-            html.raw("<strong class=\"bad\">").text(cell.text("")).raw("</strong>");
+            html.raw("<strong class=\"bad\">").text(text).raw("</strong>");
         }
         Cell::Ago(time) if view.age(time).is_some() => {
             html.raw("<time datetime=\"").text(time).raw("\" title=\"").text(time).raw("\">");
-            html.text(cell.text(&view.status.now)).raw("</time>");
+            html.text(text).raw("</time>");
         }
         Cell::Ends(time) => {
             if let Some(left) = view.age(time).map(|age| -age) {
@@ -193,12 +199,12 @@ fn show_cell(html: &mut Html, view: &View<'_>, cell: &Cell<'_>) {
                 } else {
                     "plain"
                 };
-                badge(html, class, &cell.text(&view.status.now));
+                badge(html, class, &text);
             }
             html.raw("<br><time class=\"more\" datetime=\"").text(time).raw("\">");
             html.text(time.split('T').next().unwrap_or_default()).raw("</time>");
         }
-        _ => drop(html.text(cell.text(&view.status.now))),
+        _ => drop(html.text(text)),
     }
 }
 

@@ -126,7 +126,13 @@ fn healthy_server_says_so_in_words() {
     let page = shown(&status, "");
     holds(
         &page,
-        &["Ready: 3 agents, 12 connections", "Nothing needs attention.", "node-1|ready|", "|system:node:1|"],
+        &[
+            "Ready: 3 agents, 12 connections",
+            "|3,000|",
+            "Nothing needs attention.",
+            "node-1|ready|",
+            "|system:node:1|",
+        ],
     );
     holds(&page, &["Running for|2 h 6 min", "Dials since start|1,234", "12 ms", "5.0 MiB", "|upstream|"]);
     holds(&page, &["Next certificate to end|in "]);
@@ -220,6 +226,9 @@ fn agent_shows_its_servers() {
         &["|An attempt to connect to a server failed. Last: 10.0.0.1:8091: timed out|", "|Failed attempts |"],
     );
     assert!(!page.contains("id=\"agents\"") && page.contains("/?sort=-connections#servers"));
+    let page = shown(&status, "list=agents");
+    assert!(page.contains("/?list=servers&amp;sort=-connections#servers"));
+    assert!(page.contains("<input type=\"hidden\" name=\"list\" value=\"servers\">"));
 }
 
 #[test]
