@@ -247,8 +247,9 @@ mod tests {
                                 told.fetch_add(rows.len(), Ordering::Relaxed);
                                 let _ = reply.send(rows);
                             }
-                            Command::Dial { reply, .. } => {
-                                let _ = reply.send(Ok(OpenConnection::new(key, ConnectId(1), own.clone())));
+                            Command::Dial(dial) => {
+                                let _ =
+                                    dial.reply.send(Ok(OpenConnection::new(key, ConnectId(1), own.clone())));
                             }
                             _ => {}
                         }

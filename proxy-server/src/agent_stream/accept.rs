@@ -1,6 +1,7 @@
 //! `AgentService/Connect`: an agent's stream is a backend while it is open.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,8 +41,7 @@ const SHARED_ID_AFTER: Duration = Duration::from_secs(10);
 /// The path of the agents' method.
 pub(crate) const AGENT_PATH: &str = "/AgentService/Connect";
 
-/// Serves agent streams. Cheap to clone.
-#[derive(Clone)]
+/// Serves agent streams.
 pub struct AgentService {
     backends: BackendManager<LinkHandle>,
     metrics: Metrics,
@@ -96,8 +96,28 @@ impl AgentService {
         Ok(AgentService { backends, metrics, greeting, server_count, server_id, flow, lifetimes, gate })
     }
 
-    /// Serves one stream to its end. Authenticates the agent before it reads the rest of the metadata.
-    pub(super) async fn serve(self, mut request: Request, peer: Arc<AgentPeer>, slot: Arc<AgentSlot>) {
+    /// Serves one stream to its end. The memory of the stream's start is freed before the stream is served.
+    pub(super) fn serve(
+        self: Arc<Self>,
+        request: Request,
+        peer: Arc<AgentPeer>,
+        slot: Arc<AgentSlot>,
+    ) -> impl Future<Output = ()> + Send {
+        let start = Box::pin(Arc::clone(&self).start(request, Arc::clone(&peer), slot));
+        async move {
+            if let Some(started) = start.await {
+                self.run(started, &peer).await;
+            }
+        }
+    }
+
+    /// Starts a stream; `None` if it was refused. Authenticates the agent before it reads the rest of the metadata.
+    async fn start(
+        self: Arc<Self>,
+        mut request: Request,
+        peer: Arc<AgentPeer>,
+        slot: Arc<AgentSlot>,
+    ) -> Option<Started> {
         let open = self.metrics.grpc_connections.enter(ServiceMethod::Connect);
         if request.path != AGENT_PATH {
             if let Some(suppressed) = self.log_due("path", &peer) {
@@ -141,7 +161,7 @@ impl AgentService {
             }
         };
         let bound = Bound { identity, recheck, owned, open };
-        self.connect(request, metadata, bound, &peer, &slot).await;
+        self.connect(request, metadata, bound, &peer, &slot)
     }
 
     /// Whether another log line about this cause and peer is due; returns the number of suppressed lines.
@@ -149,21 +169,29 @@ impl AgentService {
         self.gate.refusals.due(cause, peer.address.ip())
     }
 
-    /// Refuses a Connect, counts it, and remembers it for the status.
-    fn refuse(&self, request: Request, peer: &AgentPeer, reason: RefusedConnect, code: Code, text: &str) {
+    /// Refuses a Connect, counts it, and remembers it for the status. Returns `None`.
+    fn refuse(
+        &self,
+        request: Request,
+        peer: &AgentPeer,
+        reason: RefusedConnect,
+        code: Code,
+        text: &str,
+    ) -> Option<Started> {
         self.metrics.refused_connects.count(reason);
         self.metrics.journal.refused(Port::Agent.listener(), peer.address.ip(), text);
         request.refuse(code, text);
+        None
     }
 
-    async fn connect(
-        self,
+    fn connect(
+        self: Arc<Self>,
         request: Request,
         metadata: ConnectMetadata,
         bound: Bound,
         peer: &AgentPeer,
         slot: &AgentSlot,
-    ) {
+    ) -> Option<Started> {
         let agent_id = Arc::clone(&metadata.agent_id);
         tracing::info!(
             target: "v2", agentID = %Peer(&agent_id), serverID = %self.server_id, %peer,
@@ -172,8 +200,8 @@ impl AgentService {
         // Before the agent can be chosen for a dial.
         if !slot.admit() {
             self.metrics.refused_connects.count(RefusedConnect::AgentLimit);
-            return request
-                .refuse(Code::ResourceExhausted, "the server's connection limit for agents is reached");
+            request.refuse(Code::ResourceExhausted, "the server's connection limit for agents is reached");
+            return None;
         }
         let (mut handle, commands) = LinkHandle::new();
         handle.address = Some(peer.address.ip().to_canonical());
@@ -228,7 +256,7 @@ impl AgentService {
                         "Failed to send server count back to agent"
                     );
                 }
-                return;
+                return None;
             }
         };
         tracing::info!(
@@ -252,10 +280,9 @@ impl AgentService {
             Arc::clone(&agent_id),
             self.gate.toggles.clone(),
         ));
-        let _watch = AbortOnDropHandle::new(watch);
         let shared_id =
-            self.clone().watch_shared_id(handle.clone(), registration.id(), Arc::clone(&agent_id));
-        let _shared_id = AbortOnDropHandle::new(tokio::spawn(shared_id));
+            Arc::clone(&self).watch_shared_id(handle.clone(), registration.id(), Arc::clone(&agent_id));
+        let watches = [watch, tokio::spawn(shared_id)].map(AbortOnDropHandle::new);
         let meter =
             LinkMeter::new(&self.metrics, Arc::clone(&agent_id), &registration, handle.facts.traffic.clone());
         let observer = Observer {
@@ -278,10 +305,15 @@ impl AgentService {
             handler,
             meter,
         );
-        let end = self.run(driver, handle, bound.recheck, &agent_id).await;
-        drop(counted);
-        self.metrics.backend_duration.observe(began.elapsed());
-        log_end(&end, &agent_id, peer, began.elapsed());
+        Some(Started {
+            driver: Box::pin(driver),
+            handle,
+            recheck: bound.recheck,
+            agent_id,
+            began,
+            _counted: counted,
+            _watches: watches,
+        })
     }
 
     /// Logs, once a minute, that the agents do not serve the first strategy.
@@ -310,7 +342,7 @@ impl AgentService {
     }
 
     /// Logs that two agents seem to have one id. A duplicate connection has ended by then.
-    async fn watch_shared_id(self, handle: LinkHandle, link: LinkId, agent_id: Arc<str>) {
+    async fn watch_shared_id(self: Arc<Self>, handle: LinkHandle, link: LinkId, agent_id: Arc<str>) {
         tokio::time::sleep(SHARED_ID_AFTER).await;
         let Some(address) = handle.address else { return };
         let Some(other) = rival_address(&self.backends.rivals(link), &handle) else { return };
@@ -325,33 +357,45 @@ impl AgentService {
     }
 
     /// Runs the driver in this task; at shutdown, or when the agent's token is refused, ends the stream in order.
-    async fn run(
-        &self,
-        driver: impl Future<Output = LinkEnd>,
-        handle: LinkHandle,
-        recheck: Option<Recheck>,
-        agent_id: &str,
-    ) -> LinkEnd {
-        let mut driver = std::pin::pin!(unconstrained(driver));
+    async fn run(&self, started: Started, peer: &AgentPeer) {
+        let Started { driver, handle, recheck, agent_id, began, _counted, _watches } = started;
+        let mut driver = unconstrained(driver);
         let refused = async {
             match &recheck {
                 Some(recheck) => recheck.refused().await,
                 None => std::future::pending().await,
             }
         };
-        tokio::select! {
-            end = &mut driver => return end,
+        let end = tokio::select! {
+            end = &mut driver => end,
             () = self.lifetimes.end_streams.cancelled() => {
                 handle.finish();
-                return timeout(LAST_BYTES, driver).await.unwrap_or(LinkEnd::Stopped);
+                timeout(LAST_BYTES, driver).await.unwrap_or(LinkEnd::Stopped)
             }
             why = refused => {
-                tracing::warn!(agentID = %Peer(agent_id), why = %Peer(&why), "token refused, closing agent stream");
+                tracing::warn!(
+                    agentID = %Peer(&agent_id), why = %Peer(&why), "token refused, closing agent stream"
+                );
                 handle.finish();
+                driver.await
             }
-        }
-        driver.await
+        };
+        self.metrics.backend_duration.observe(began.elapsed());
+        log_end(&end, &agent_id, peer, began.elapsed());
     }
+}
+
+/// An agent stream that is a backend.
+struct Started {
+    /// Boxed, because a task keeps several copies of what is moved into it.
+    driver: Pin<Box<dyn Future<Output = LinkEnd> + Send>>,
+    handle: LinkHandle,
+    recheck: Option<Recheck>,
+    agent_id: Arc<str>,
+    began: Instant,
+    /// Counts the lanes of the agent.
+    _counted: Arc<LiveGuard>,
+    _watches: [AbortOnDropHandle<()>; 2],
 }
 
 /// The agent's program and version: `konnectivity/0.36.0`, or `grpc-go/1.72.0` of a Go agent.

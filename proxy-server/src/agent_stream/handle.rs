@@ -19,13 +19,8 @@ use crate::dial::DialFailure;
 
 /// A request to a link's task.
 pub(crate) enum Command {
-    Dial {
-        token: u64,
-        protocol: String,
-        address: String,
-        trace: Option<TraceContext>,
-        reply: oneshot::Sender<DialReply>,
-    },
+    /// Boxed, because the queue of an idle link has room for many commands.
+    Dial(Box<DialCommand>),
     CancelDial {
         token: u64,
     },
@@ -44,6 +39,15 @@ pub(crate) enum Command {
     },
     Probe,
     Finish,
+}
+
+/// A request for a DIAL_REQ.
+pub(crate) struct DialCommand {
+    pub(crate) token: u64,
+    pub(crate) protocol: String,
+    pub(crate) address: String,
+    pub(crate) trace: Option<TraceContext>,
+    pub(crate) reply: oneshot::Sender<DialReply>,
 }
 
 /// A link's answer to a dial.
@@ -103,7 +107,8 @@ impl LinkHandle {
         let token = self.tokens.fetch_add(1, Ordering::Relaxed);
         let (reply, answer) = oneshot::channel();
         // If the link's task has gone, `reply` is dropped with the command, and the dial returns `LinkLost`.
-        let _ = self.commands.send(Command::Dial { token, protocol, address, trace, reply });
+        let dial = Box::new(DialCommand { token, protocol, address, trace, reply });
+        let _ = self.commands.send(Command::Dial(dial));
         PendingDial { token, answer, commands: Some(self.commands.clone()) }
     }
 

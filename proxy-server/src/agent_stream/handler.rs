@@ -11,7 +11,7 @@ use tokio::sync::mpsc::WeakUnboundedSender;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::handle::{Command, Commands, DialReply, LinkHandle, OpenConnection};
+use super::handle::{Command, Commands, DialCommand, DialReply, LinkHandle, OpenConnection};
 use super::packet_probe::{Finding, PacketProbe};
 use crate::dial::DialFailure;
 use crate::metrics::ClosedReason;
@@ -106,7 +106,8 @@ impl<X: LinkObserver> ServerLinkHandler<X> {
 
     fn carry_out(&mut self, conns: &mut Conns<Server>, now: Time, command: Command) {
         match command {
-            Command::Dial { token, protocol, address, trace, reply } => {
+            Command::Dial(dial) => {
+                let DialCommand { token, protocol, address, trace, reply } = *dial;
                 if self.lost {
                     let _ = reply.send(Err(DialFailure::LinkLost));
                     return;

@@ -32,7 +32,7 @@ pub struct ConnectionLimits {
 pub struct AgentListener {
     listener: TcpListener,
     tls: ServerTls,
-    service: AgentService,
+    service: Arc<AgentService>,
     settings: ServerSettings,
     agents: Arc<AgentSlots>,
     unauthenticated: ConnectionSet,
@@ -52,7 +52,7 @@ impl AgentListener {
         settings.keepalive = Keepalive { timeout: keepalive.timeout, ..keepalive.to_agent() };
         let agents = AgentSlots::new(limits.agents);
         let unauthenticated = ConnectionSet::new(Port::Agent, limits.unauthenticated, metrics);
-        AgentListener { listener, tls, service, settings, agents, unauthenticated }
+        AgentListener { listener, tls, service: Arc::new(service), settings, agents, unauthenticated }
     }
 
     /// The address on which it listens.
@@ -73,7 +73,7 @@ impl AgentListener {
             Handshakes::start(&handshakes, self.listener, name.clone(), self.tls, self.unauthenticated);
         let serve = |arrived: Arrived| {
             let (agents, settings) = (Arc::clone(&self.agents), Arc::clone(&settings));
-            serve(arrived, agents, settings, self.service.clone())
+            serve(arrived, agents, settings, Arc::clone(&self.service))
         };
         accept::each(AcceptLoop::new(arriving, name), &stop, serve, report).await;
     }
@@ -88,7 +88,7 @@ async fn serve(
     mut arrived: Arrived,
     agents: Arc<AgentSlots>,
     settings: Arc<ServerSettings>,
-    service: AgentService,
+    service: Arc<AgentService>,
 ) {
     let moved = arrived.move_here(READ_AHEAD);
     let socket = arrived.stream.get_mut().0.get_mut();
@@ -107,6 +107,8 @@ async fn serve(
     let certificate = PeerIdentity::of(io.get_ref().1.peer_certificates());
     let peer = Arc::new(AgentPeer::new(address, certificate));
     let slot = Arc::new(AgentSlot::new(slot, agents));
+    // Boxed, because a task keeps several copies of what is moved into it.
+    let io = Box::new(Gathering::new(*io));
     let mut streams = JoinSet::new();
     let on_stream = |request: Request| {
         if let Some(kernel) = &kernel {
@@ -115,10 +117,10 @@ async fn serve(
         while let Some(ended) = streams.try_join_next() {
             ended.unwrap_or_else(|error| report(&error));
         }
-        streams.spawn(service.clone().serve(request, Arc::clone(&peer), Arc::clone(&slot)));
+        streams.spawn(Arc::clone(&service).serve(request, Arc::clone(&peer), Arc::clone(&slot)));
     };
     let served = tokio::select! {
-        served = serve_connection(Gathering::new(io), &settings, on_stream) => served,
+        served = serve_connection(io, &settings, on_stream) => served,
         () = slot.evicted() => return,
     };
     match served {

@@ -4,7 +4,7 @@ use parking_lot::Mutex;
 use serve::metrics::{Exposition, Registry};
 
 use super::*;
-use crate::agent_stream::testing::Command;
+use crate::agent_stream::testing::{Command, DialCommand};
 use crate::backends::{
     Backend, Identifiers, OutlierMetrics, Registration, Selection, Strategy, keep_sweeping,
 };
@@ -31,7 +31,8 @@ fn link(script: Script, world: Arc<World>) -> LinkHandle {
     tokio::spawn(async move {
         while let Some(command) = commands.recv().await {
             match command {
-                Command::Dial { protocol, address, mut reply, .. } => {
+                Command::Dial(dial) => {
+                    let DialCommand { protocol, address, mut reply, .. } = *dial;
                     world.sent.lock().push(format!("{protocol} {address}"));
                     let script = script.clone();
                     tokio::spawn(async move {

@@ -133,7 +133,7 @@ pub async fn serve_frontend(
                     let refusals = &frontend.metrics.name_refusals;
                     let Some((connection, peer)) = admit(arrived, &names, refusals) else { return };
                     match http2 {
-                        None => frontend.serve_socket(connection, peer, &stop).await,
+                        None => frontend.serve_socket(*connection, peer, &stop).await,
                         Some(settings) => frontend.serve_http2(connection, &settings, &peer, stop).await,
                     }
                 }
@@ -172,7 +172,7 @@ fn report(error: &JoinError) {
     tracing::error!(%error, "a frontend connection's task failed; its connection is closed");
 }
 
-type TlsConnection = ServerStream<ReadAhead<LinkSocket>>;
+type TlsConnection = Box<ServerStream<ReadAhead<LinkSocket>>>;
 
 impl Frontend {
     /// Drives one HTTP/2 connection, until its last stream has ended after the drain's begin or `stop`.

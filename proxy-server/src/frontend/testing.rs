@@ -22,7 +22,7 @@ use tokio_util::task::TaskTracker;
 
 use super::connection_log::{ConnectionLog, Identity};
 use super::{Frontend, OpenGuard};
-use crate::agent_stream::testing::{Command, DialReply};
+use crate::agent_stream::testing::{Command, DialCommand, DialReply};
 use crate::agent_stream::{LinkHandle, OpenConnection};
 use crate::backends::{Backend, BackendManager, Identifiers, Strategy};
 use crate::dial::{DialFailure, Dialer, Target};
@@ -90,7 +90,8 @@ pub(super) fn dialer() -> (Dialer, mpsc::UnboundedReceiver<ScriptedDial>) {
     tokio::spawn(async move {
         let _registration = registration;
         while let Some(command) = commands.recv().await {
-            if let Command::Dial { protocol, address, reply, .. } = command {
+            if let Command::Dial(dial) = command {
+                let DialCommand { protocol, address, reply, .. } = *dial;
                 let _gone =
                     sender.send(ScriptedDial { target: Target::new(protocol, address), answer: reply });
             }

@@ -29,7 +29,8 @@ use crate::metrics::{Port, UnauthenticatedCloseReason};
 /// A connection with a finished handshake.
 #[derive(Debug)]
 pub(crate) struct Arrived {
-    pub(crate) stream: ServerStream<ReadAhead<LinkSocket>>,
+    /// Boxed, because a task keeps several copies of what is moved into it.
+    pub(crate) stream: Box<ServerStream<ReadAhead<LinkSocket>>>,
     pub(crate) address: SocketAddr,
     pub(crate) slot: Slot,
 }
@@ -121,6 +122,7 @@ async fn serve(
     };
     match shaken.unwrap_or(Err(HandshakeError::Timeout(HANDSHAKE_LIMIT))) {
         Ok(stream) => {
+            let stream = Box::new(stream);
             slot.renew();
             // Sending fails only if the server has stopped.
             drop(done.send(Arrived { stream, address, slot }));
