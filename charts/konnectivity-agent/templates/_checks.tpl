@@ -66,7 +66,11 @@
 {{- end -}}
 {{- end -}}
 {{- $least := toString $values.podDisruptionBudget.minAvailable -}}
-{{- if and $values.podDisruptionBudget.enabled (eq $values.kind "Deployment") (or (eq $least "100%") (and (regexMatch "^[0-9]+$" $least) (ge (int $least) (int $values.replicaCount)))) -}}
+{{- $pods := trimSuffix "%" $least -}}
+{{- if hasSuffix "%" $least -}}
+{{- $pods = div (add (mul (int $pods) (int $values.replicaCount)) 99) 100 -}}
+{{- end -}}
+{{- if and $values.podDisruptionBudget.enabled (eq $values.kind "Deployment") (ne $least "") (ge (int $pods) (int $values.replicaCount)) -}}
 {{- fail (printf "podDisruptionBudget.minAvailable is %s and replicaCount is %d: no node with such a pod could be drained, set minAvailable below replicaCount" $least (int $values.replicaCount)) -}}
 {{- end -}}
 {{- if and (not $values.ownFlags) (regexMatch ",|^([^:]*|\\[.*\\]):[0-9]*$" $values.proxyServer.host) -}}

@@ -14,7 +14,11 @@
 {{- fail (printf "serverCount is auto, which a %s cannot tell: set serverCount to the number of your servers, or leases.enabled=true" $values.kind) -}}
 {{- end -}}
 {{- $least := toString $values.podDisruptionBudget.minAvailable -}}
-{{- if and $values.podDisruptionBudget.enabled (eq $values.kind "Deployment") (or (eq $least "100%") (and (regexMatch "^[0-9]+$" $least) (ge (int $least) (int $values.replicaCount)))) -}}
+{{- $pods := trimSuffix "%" $least -}}
+{{- if hasSuffix "%" $least -}}
+{{- $pods = div (add (mul (int $pods) (int $values.replicaCount)) 99) 100 -}}
+{{- end -}}
+{{- if and $values.podDisruptionBudget.enabled (eq $values.kind "Deployment") (ne $least "") (ge (int $pods) (int $values.replicaCount)) -}}
 {{- fail (printf "podDisruptionBudget.minAvailable is %s and replicaCount is %d: no node with such a pod could be drained, set minAvailable below replicaCount" $least (int $values.replicaCount)) -}}
 {{- end -}}
 {{- if and (eq $values.kind "Deployment") (ne (toString $values.serverCount) "auto") (ne (int $values.serverCount) (int $values.replicaCount)) -}}

@@ -4,14 +4,12 @@
 //! A connection that has used its whole turn for small frames waits for the next one in [`BusyTurns`]. Bulk transfers never wait
 //! there: their frames are large.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::yield_now;
 use tokio::time::Instant;
 use tokio_util::sync::PollSemaphore;
 
@@ -21,12 +19,14 @@ use super::authority::{HEAD, PREFACE};
 /// meanwhile other connections on the thread wait.
 pub(super) const READ_FOR: Duration = Duration::from_micros(250);
 
-/// A turn whose frames have fewer bytes than this on average, heads included, reads small frames.
+/// A turn reads small frames if they have fewer bytes than this on average, heads included, and are at least [`MANY`]: fewer take
+/// a whole turn only if the thread is interrupted meanwhile.
 const SMALL: usize = 1 << 10;
+pub(super) const MANY: usize = 64;
 
 /// The turns of the connections of one listener that have used a whole turn for small frames. As many of them as the runtime has
-/// threads have a turn at once, one after the other; before each turn the runtime polls its sockets and runs all other tasks. So
-/// any number of such connections delays another one by one turn, not by one turn each. Nothing waits while the thread is idle.
+/// threads have a turn at once, one after the other; between two of these turns the thread runs the other tasks that are ready.
+/// So any number of such connections delays another one by one turn, not by one turn each.
 #[derive(Debug, Clone)]
 pub struct BusyTurns(Arc<Semaphore>);
 
@@ -108,14 +108,13 @@ impl Turn {
         };
     }
 
-    /// Wakes the task for its next turn, after the runtime has polled its sockets and run the other tasks that were ready.
+    /// Wakes the task for its next turn, after the other tasks that are ready.
     fn poll_next_turn(&mut self, cx: &mut Context<'_>) {
         if let (Busy::Waits, Some(turns)) = (&self.busy, &mut self.turns) {
             let Poll::Ready(permit) = turns.poll_acquire(cx) else { return };
             self.busy = permit.map_or(Busy::No, Busy::Next);
+            cx.waker().wake_by_ref();
         }
-        // Always pending: it only asks for the wake-up.
-        let _pending = pin!(yield_now()).poll(cx);
     }
 }
 
@@ -160,7 +159,7 @@ impl Frames {
     }
 
     pub(super) fn are_small(&self) -> bool {
-        self.bytes < self.count * SMALL
+        self.count >= MANY && self.bytes < self.count * SMALL
     }
 
     fn restart(&mut self) {

@@ -25,7 +25,7 @@ use crate::metrics::{DialFailureReason, Metrics};
 /// A finished dial, and how long its lookup took.
 type Dialed = (ConnKey, Result<Endpoint, DialError>, Option<Duration>);
 
-/// Reports the result of a dial's task once: that it has panicked, if it is dropped before.
+/// Reports the result of a dial's task once, also if the task panics.
 struct Report {
     key: ConnKey,
     results: Option<mpsc::UnboundedSender<Box<Dialed>>>,
@@ -42,8 +42,10 @@ impl Report {
 
 impl Drop for Report {
     fn drop(&mut self) {
-        // The result of a canceled dial is ignored.
-        self.send(Err(DialError::panicked()), None);
+        // A canceled dial has no result.
+        if std::thread::panicking() {
+            self.send(Err(DialError::panicked()), None);
+        }
     }
 }
 

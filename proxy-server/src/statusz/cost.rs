@@ -91,7 +91,6 @@ fn round(data: &Handle, dialer: &Dialer, admin: SocketAddr, page: Option<&str>) 
 }
 
 #[test]
-#[ignore = "a measurement, which docs/statusz.md names"]
 fn cost_of_pages_with_16000_agents_and_50000_connections() {
     let data =
         Builder::new_multi_thread().worker_threads(2).thread_name("data").enable_all().build().unwrap();

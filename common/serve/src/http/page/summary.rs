@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use status::words::{ago, count, duration, number};
-use status::{Failure, Health, INTERVAL_SECONDS, INTERVALS, List, Query, Status};
+use status::{Agent, Failure, Health, INTERVAL_SECONDS, INTERVALS, List, Query, Status};
 
 use super::html::Html;
 use super::table::{FAULT, View, WARN};
@@ -11,6 +11,8 @@ use super::table::{FAULT, View, WARN};
 /// The length of the history, in seconds.
 #[expect(clippy::cast_precision_loss, reason = "900")]
 const RECENT: f64 = (INTERVAL_SECONDS * INTERVALS as u64) as f64;
+/// An agent with fewer failed dials is not named: an endpoint may be the cause.
+const FAILED: u64 = 5;
 
 /// The first word of the page.
 pub(super) fn word(status: &Status) -> &'static str {
@@ -85,9 +87,15 @@ fn unhealthy(view: &View<'_>) -> Option<Fault> {
     Some(("bad", format!("{some} of {all} {are} not ready{first}"), view.href(&query, "#agents")))
 }
 
-/// The agent on this page at which more dials fail than succeed. Other agents may have taken them over.
+/// The agent on this page at which more dials fail than succeed, at least [`FAILED`] of them, and one of them recently. Other
+/// agents may have taken them over.
 fn failing(view: &View<'_>) -> Option<Fault> {
-    let failing = view.status.agents.iter().filter(|agent| agent.dials_failed > agent.dials_ok);
+    let failed = |agent: &&Agent| agent.dials_failed >= FAILED && agent.dials_failed > agent.dials_ok;
+    let recently = |agent: &&Agent| {
+        let mut failures = view.status.failures.iter().filter(|failure| failure.peer == agent.id);
+        failures.any(|failure| view.age(&failure.time).is_some_and(|age| age <= RECENT))
+    };
+    let failing = view.status.agents.iter().filter(failed).filter(recently);
     let most = failing.max_by_key(|agent| agent.dials_failed)?;
     let query = Query { sort: "dials_failed".to_owned(), descending: true, ..Query::default() };
     let all = count(most.dials_failed + most.dials_ok, "dial");
