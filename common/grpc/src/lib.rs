@@ -42,7 +42,7 @@ pub use deframe::MESSAGE_LIMIT;
 pub use frame::OutFrame;
 pub use keepalive::{Keepalive, KeepaliveFlags, KeepaliveHandle, PeerKernel, UNRESPONSIVE_AFTER};
 pub use packet::decode;
-pub use request::Request;
+pub use request::{Request, single};
 pub use server::{ConnectionError, serve_connection, serve_connection_until};
 pub use settings::{ClientSettings, ServerSettings, ShutdownMode};
 pub use stream::WireStream;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use h2::RecvStream;
 use h2::server::SendResponse;
-use http::header::{CONTENT_TYPE, HeaderMap};
+use http::header::{AsHeaderName, CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Method, Response, StatusCode};
 
 use super::admission::Admission;
@@ -15,6 +15,18 @@ use super::lingering::LingeringHandle;
 use super::status::{self, GRPC};
 use super::stream::{Side, WireStream};
 use super::{Code, OutFrame, WireError};
+
+/// The only value of a header, if it has one.
+///
+/// # Errors
+/// The number of values, if there are several.
+pub fn single(metadata: &HeaderMap, name: impl AsHeaderName) -> Result<Option<&HeaderValue>, usize> {
+    let mut values = metadata.get_all(name).iter();
+    match (values.next(), values.count()) {
+        (value, 0) => Ok(value),
+        (_, others) => Err(1 + others),
+    }
+}
 
 /// A new stream, to be accepted or refused. If dropped without an answer, it is reset.
 pub struct Request {

@@ -95,11 +95,10 @@ pub(super) fn server(headers: &HeaderMap) -> Result<(Arc<str>, usize), ConnectEr
 }
 
 fn only<'a>(headers: &'a HeaderMap, name: &HeaderName, what: &str) -> Result<&'a str, ConnectError> {
-    let mut values = headers.get_all(name).iter();
-    let text = match (values.next(), values.count()) {
-        (Some(value), 0) => value.to_str().map_err(|_| format!("{what} is not ASCII text")),
-        (None, _) => Err(format!("expected one {what}, got none")),
-        (Some(_), others) => Err(format!("expected one {what}, got {}", 1 + others)),
+    let text = match grpc::single(headers, name) {
+        Ok(Some(value)) => value.to_str().map_err(|_| format!("{what} is not ASCII text")),
+        Ok(None) => Err(format!("expected one {what}, got none")),
+        Err(count) => Err(format!("expected one {what}, got {count}")),
     };
     match text {
         Ok("") => Err(ConnectError::Answer(format!("{what} is empty"))),

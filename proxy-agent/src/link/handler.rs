@@ -28,15 +28,13 @@ type Dialed = (ConnKey, Result<Endpoint, DialError>, Option<Duration>);
 /// Reports the result of a dial's task once, also if the task panics.
 struct Report {
     key: ConnKey,
-    results: Option<mpsc::UnboundedSender<Box<Dialed>>>,
+    results: mpsc::UnboundedSender<Box<Dialed>>,
 }
 
 impl Report {
-    fn send(&mut self, outcome: Result<Endpoint, DialError>, lookup: Option<Duration>) {
-        if let Some(results) = self.results.take() {
-            // Sending fails only if the stream's task has ended: dropping the result closes the socket.
-            let _ = results.send(Box::new((self.key, outcome, lookup)));
-        }
+    fn send(&self, outcome: Result<Endpoint, DialError>, lookup: Option<Duration>) {
+        // Sending fails only if the stream's task has ended: dropping the result closes the socket.
+        let _ = self.results.send(Box::new((self.key, outcome, lookup)));
     }
 }
 
@@ -240,7 +238,7 @@ impl<R: Resolve> LinkHandler<Agent> for AgentLinkHandler<R> {
         span.set("konnectivity.server.id", &self.server.id);
         let (began, trace_id) = (Instant::now(), span.trace_id());
         let (dialer, target) = (Arc::clone(&self.dialer), address.clone());
-        let mut report = Report { key, results: Some(self.report.clone()) };
+        let report = Report { key, results: self.report.clone() };
         let task = tokio::spawn(async move {
             let mut lookup = None;
             let outcome = dialer.dial_timed(&protocol, &target, &mut lookup).await;

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use http::{HeaderMap, HeaderValue};
+use grpc::single;
+use http::HeaderMap;
 
 use crate::backends::Identifiers;
 
@@ -52,20 +53,10 @@ impl ConnectMetadata {
     }
 }
 
-/// The only value of a header, if it has one.
-///
-/// # Errors
-/// The number of values, if there are several.
-fn single<'a>(metadata: &'a HeaderMap, name: &str) -> Result<Option<&'a HeaderValue>, usize> {
-    let mut values = metadata.get_all(name).iter();
-    match (values.next(), values.count()) {
-        (value, 0) => Ok(value),
-        (_, others) => Err(1 + others),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use http::HeaderValue;
+
     use super::*;
 
     fn metadata(pairs: &[(&'static str, &'static str)]) -> HeaderMap {

@@ -1,14 +1,15 @@
 //! Agents that fail, disappear, return and toggle, at the tables.
 
 use std::pin::pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Wake, Waker};
+use std::sync::atomic::Ordering;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use tokio::time::{Instant, advance};
 
 use serve::metrics::Registry;
 
+use super::model::Wakes;
 use super::*;
 
 const S: Duration = Duration::from_secs(1);
@@ -121,16 +122,6 @@ async fn invented_ids_do_not_displace_old_or_used_ones_from_the_metric() {
     let text = serve::metrics::Exposition::new(registry).scrape();
     assert_eq!(text.matches("agent_outlier{").count(), 10, "{text}");
     assert!(text.contains("agent_id=\"node-1\"") && text.contains("agent_id=\"node-2\""), "{text}");
-}
-
-/// Counts its wake-ups.
-#[derive(Default)]
-struct Wakes(AtomicUsize);
-
-impl Wake for Wakes {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
 }
 
 /// A balancer's restart makes all streams unresponsive, and then all agents return.

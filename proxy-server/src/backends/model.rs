@@ -437,7 +437,7 @@ fn siblings_share_an_agent_id_and_nothing_else() {
 
 /// Counts its wake-ups.
 #[derive(Default)]
-struct Wakes(AtomicUsize);
+pub(super) struct Wakes(pub(super) AtomicUsize);
 
 impl Wake for Wakes {
     fn wake(self: Arc<Self>) {

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
 use proptest::collection::vec;
@@ -13,6 +13,7 @@ use proptest::prelude::*;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::advance;
 
+use super::Wakes;
 use crate::buffered::{Buffered, Flusher, buffered};
 use crate::turns::READ_FOR;
 
@@ -93,15 +94,6 @@ impl AsyncRead for Scripted {
     fn poll_read(self: Pin<&mut Self>, _cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         buf.put_slice(&[7; 8]);
         Poll::Ready(Ok(()))
-    }
-}
-
-#[derive(Default)]
-struct Wakes(AtomicUsize);
-
-impl Wake for Wakes {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
 

@@ -16,8 +16,8 @@ mod turns;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake};
 use std::time::Duration;
 use std::{future::Future, io};
 
@@ -33,6 +33,16 @@ use super::{
     ClientSettings, Connected, ConnectionError, Incoming, Request, ServerSettings, Wire, WireError,
     WireStream, connect, serve_connection,
 };
+
+/// Counts its wake-ups.
+#[derive(Default)]
+struct Wakes(AtomicUsize);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
 
 /// One packet of each type.
 fn packets() -> Vec<Packet<Bytes>> {

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::os::unix::net::UnixStream as StdStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -14,17 +14,9 @@ use tokio::runtime::Builder;
 use tokio::task::JoinSet;
 use tokio::time::advance;
 
+use super::Wakes;
 use crate::raw::{DATA, PREFACE, frame};
 use crate::turns::{BusyTurns, Frames, MANY, READ_FOR, Turn};
-
-#[derive(Default)]
-struct Wakes(AtomicUsize);
-
-impl Wake for Wakes {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-}
 
 /// A connection that always has more to read.
 struct Busy {

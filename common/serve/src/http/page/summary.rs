@@ -87,14 +87,16 @@ fn unhealthy(view: &View<'_>) -> Option<Fault> {
     Some(("bad", format!("{some} of {all} {are} not ready{first}"), view.href(&query, "#agents")))
 }
 
+/// The failed dials of the history's time.
+fn recent_failures<'a>(view: &'a View<'_>) -> impl Iterator<Item = &'a Failure> {
+    view.status.failures.iter().filter(|one| view.age(&one.time).is_some_and(|age| age <= RECENT))
+}
+
 /// The agent on this page at which more dials fail than succeed, at least [`FAILED`] of them, and one of them recently. Other
 /// agents may have taken them over.
 fn failing(view: &View<'_>) -> Option<Fault> {
     let failed = |agent: &&Agent| agent.dials_failed >= FAILED && agent.dials_failed > agent.dials_ok;
-    let recently = |agent: &&Agent| {
-        let mut failures = view.status.failures.iter().filter(|failure| failure.peer == agent.id);
-        failures.any(|failure| view.age(&failure.time).is_some_and(|age| age <= RECENT))
-    };
+    let recently = |agent: &&Agent| recent_failures(view).any(|failure| failure.peer == agent.id);
     let failing = view.status.agents.iter().filter(failed).filter(recently);
     let most = failing.max_by_key(|agent| agent.dials_failed)?;
     let query = Query { sort: "dials_failed".to_owned(), descending: true, ..Query::default() };
@@ -107,9 +109,8 @@ fn failures(view: &View<'_>) -> Option<Fault> {
     let (dials, failed) = recent(view.status);
     let last = view.status.failures.first().filter(|_| failed > 0)?;
     let all = dials + failed;
-    let recent = |one: &&Failure| view.age(&one.time).is_some_and(|age| age <= RECENT);
     let mut peers = HashMap::<&str, u64>::new();
-    for failure in view.status.failures.iter().filter(recent).filter(|one| !one.peer.is_empty()) {
+    for failure in recent_failures(view).filter(|one| !one.peer.is_empty()) {
         *peers.entry(&failure.peer).or_default() += 1;
     }
     let most = peers.iter().max_by_key(|(peer, count)| (**count, **peer)).filter(|_| !view.status.is_agent());
