@@ -43,7 +43,7 @@ impl Unit {
     }
 }
 
-/// The figures of one subject, in the order of the cases.
+/// The figures of one subject, in the order of the cases. Names are unique.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     figures: Vec<(String, Unit, f64)>,
@@ -55,14 +55,12 @@ impl Report {
         self.figures.push((name.to_owned(), unit, value));
     }
 
-    /// The median of each figure over several rounds.
+    /// The median of each figure over the rounds that have it.
     pub fn median(rounds: &[Self]) -> Self {
-        let Some(first) = rounds.first() else { return Self::default() };
-        let figures = first.figures.iter().enumerate().map(|(index, (name, unit, _))| {
-            let mut values: Vec<f64> =
-                rounds.iter().filter_map(|round| round.figures.get(index)).map(|figure| figure.2).collect();
+        let figures = named(rounds.iter()).into_iter().map(|(name, unit)| {
+            let mut values: Vec<f64> = rounds.iter().filter_map(|round| round.value(name)).collect();
             values.sort_by(f64::total_cmp);
-            (name.clone(), *unit, values.get(values.len() / 2).copied().unwrap_or(f64::NAN))
+            (name.to_owned(), unit, values[values.len() / 2])
         });
         Self { figures: figures.collect() }
     }
@@ -88,15 +86,13 @@ impl Report {
             let _ = write!(text, "{name:>22}");
         }
         text.push('\n');
-        let Some((_, first)) = columns.first() else { return text };
-        for (index, (name, unit, _)) in first.figures.iter().enumerate() {
+        for (name, unit) in named(columns.iter().map(|(_, report)| report)) {
             let _ = write!(text, "{name:<50}{:>12}", unit.name());
             for (_, report) in columns {
-                let value = report.figures.get(index).map_or(f64::NAN, |figure| figure.2);
-                let _ = if value.is_infinite() {
-                    write!(text, "{:>22}", "not served")
-                } else {
-                    write!(text, "{value:>22.1}")
+                let _ = match report.value(name) {
+                    None => write!(text, "{:>22}", "-"),
+                    Some(value) if value.is_infinite() => write!(text, "{:>22}", "not served"),
+                    Some(value) => write!(text, "{value:>22.1}"),
                 };
             }
             text.push('\n');
@@ -105,9 +101,35 @@ impl Report {
     }
 }
 
+/// Every figure's name and unit once, in the order of their first appearance.
+fn named<'a>(reports: impl Iterator<Item = &'a Report>) -> Vec<(&'a str, Unit)> {
+    let mut all: Vec<(&str, Unit)> = Vec::new();
+    for (name, unit, _) in reports.flat_map(|report| &report.figures) {
+        if !all.iter().any(|known| known.0 == name) {
+            all.push((name, *unit));
+        }
+    }
+    all
+}
+
 #[cfg(test)]
 mod tests {
     use super::{Report, Unit};
+
+    /// Subjects and rounds that lack a figure must not shift the others.
+    #[test]
+    fn figures_are_matched_by_name() {
+        let report = |figures: &[(&str, f64)]| {
+            let mut report = Report::default();
+            figures.iter().for_each(|&(name, value)| report.add(name, Unit::Mib, value));
+            report
+        };
+        let median = Report::median(&[report(&[("b", 2.0)]), report(&[("a", 1.0), ("b", 3.0)]), report(&[("b", 4.0)])]);
+        assert_eq!((median.value("a"), median.value("b")), (Some(1.0), Some(3.0)));
+        let table = Report::table(&[("x".into(), report(&[("a", 7.0), ("b", 8.0)])), ("y".into(), report(&[("b", 9.0)]))]);
+        let cells: Vec<Vec<&str>> = table.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(cells, [["a", "MiB", "7.0", "-"], ["b", "MiB", "8.0", "9.0"]]);
+    }
 
     #[test]
     fn the_median_is_taken_for_each_figure() {
