@@ -18,7 +18,7 @@ use grpc::{ClientSettings, Code, KeepaliveFlags, Wire, WireError};
 use net::env_proxy::{self, EnvProxy, Proxy, ProxyUrlError};
 use net::host_port::Joined;
 use net::kernel::{TcpPeer, bound_silence};
-use net::listen::{HANDSHAKE_LIMIT, LinkSocket, SocketKeepalive, tune};
+use net::listen::{HANDSHAKE_LIMIT, LinkSocket, tune};
 use net::tls::{self, ClientTls, HandshakeError, Rotating, Validity};
 use tokio::net::TcpStream;
 use tokio::task::JoinError;
@@ -278,7 +278,7 @@ impl<R: Resolve> GrpcConnector<R> {
                 env_proxy::tunnel(stream, proxy, &address).await?
             }
         };
-        tune(&stream, SocketKeepalive::default(), None).map_err(ConnectError::Socket)?;
+        tune(&stream, None).map_err(ConnectError::Socket)?;
         let kernel = bound_silence(&stream).map_err(ConnectError::Socket)?;
         Ok((stream, kernel))
     }
