@@ -242,9 +242,6 @@ impl Client {
         if let Some(authorization) = forwarder.and_then(Proxy::authorization) {
             request = request.header(PROXY_AUTHORIZATION, authorization);
         }
-        for (name, value) in &self.0.config.impersonate {
-            request = request.header(name, value);
-        }
         if call.body.is_some() {
             request = request.header(CONTENT_TYPE, JSON);
         }
