@@ -31,7 +31,6 @@ pub fn client(options: &Options) -> Result<Client> {
         tls: TlsFiles { ca: Some(Pem::File(options.ca_file.clone())), ..TlsFiles::default() },
         credentials: Credentials::token_file(options.token_file.clone()),
         proxy: None,
-        impersonate: Vec::new(),
         warnings: Vec::new(),
     };
     Ok(Client::new(config, crate::NAME, 0.0, 0))

@@ -48,8 +48,7 @@ fn start(config: args::Config) -> anyhow::Result<()> {
     for line in &config.flag_lines {
         tracing::info!("{line}");
     }
-    let descriptors = net::listen::DescriptorLimit::raise();
-    tracing::info!(%descriptors, "Descriptor limit");
+    net::listen::raise_descriptor_limit();
 
     let mut registry = Registry::default();
     logs.register(&mut registry, proxy_server::metrics::PREFIX);

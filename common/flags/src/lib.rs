@@ -1,6 +1,6 @@
 //! Command lines of the Go programs' operators.
 //!
-//! This crate has pflag's syntax on top of clap ([`FlagSet`]), the value formats of Go's standard library ([`go`]), the flags of both
+//! This crate has pflag's syntax on top of clap ([`FlagSet`]), the value formats of Go's standard library ([`go`], [`GoDuration`]), the flags of both
 //! binaries ([`log`], [`FlowOptions`], [`ProfilingFlags`]), their common errors ([`FlagError`]), and the ends of a process
 //! by its command line ([`Exit`]).
 //!
@@ -32,13 +32,15 @@ mod syntax;
 mod tests;
 mod value;
 
-pub use address::{Bind, BindHost, above_zero, bind_host, existing_file, header_text, identity, pair, port};
-pub use duration::{keepalive_timeout, optional_duration, unresponsive_timeout};
+pub use address::{
+    Bind, BindHost, above_zero, bind_host, existing_file, header_text, identity, keepalive_timeout,
+    optional_duration, pair, port, unresponsive_timeout,
+};
+pub use duration::GoDuration;
 pub use exit::Exit;
 pub use flag::{Flag, Group, any, dashed, one_of};
 pub use flag_error::FlagError;
 pub use flow::FlowOptions;
-pub use go::duration::GoDuration;
 pub use log::{LogFormat, LogOptions, Severity};
 pub use profiling::ProfilingFlags;
 pub use record::RecordOptions;

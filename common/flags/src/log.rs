@@ -5,7 +5,6 @@
 
 use std::path::PathBuf;
 
-use crate::go::integer;
 use crate::record::path;
 use crate::{Value, one_of};
 
@@ -104,7 +103,7 @@ impl Value for Severity {
             return Ok(named);
         }
         let want = "it must be INFO, WARNING, ERROR, FATAL or a number from 0 to 3";
-        match integer::level(text).map_err(|_| want.to_owned())? {
+        match text.parse::<i32>().map_err(|_| want.to_owned())? {
             ..=0 => Ok(Self::Info),
             1 => Ok(Self::Warning),
             2 => Ok(Self::Error),
@@ -137,7 +136,7 @@ impl Value for Vec<(String, i32)> {
         let mut modules = Vec::new();
         for part in text.split(',').filter(|part| !part.is_empty()) {
             let (pattern, level) = part.split_once('=').ok_or_else(wrong)?;
-            let level = integer::level(level).map_err(|_| wrong())?;
+            let level = level.parse().map_err(|_| wrong())?;
             match level {
                 _ if pattern.is_empty() => return Err(wrong()),
                 ..0 => return Err("a level must not be below 0".to_owned()),
@@ -166,7 +165,7 @@ impl Value for SourceLine {
             return Ok(Self);
         }
         let (file, line) = text.split_once(':').ok_or_else(wrong)?;
-        let line = integer::decimal(line).map_err(|_| wrong())?;
+        let line: i64 = line.parse().map_err(|_| wrong())?;
         if file.contains('.') && line > 0 { Ok(Self) } else { Err(wrong()) }
     }
 

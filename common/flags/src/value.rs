@@ -3,7 +3,8 @@
 use std::ffi::OsStr;
 use std::path::PathBuf;
 
-use crate::go::{boolean, duration::GoDuration, float, integer, list};
+use crate::GoDuration;
+use crate::go::{boolean, integer, list};
 
 /// A type of values.
 pub trait Value: Clone + Send + Sync + 'static {
@@ -53,13 +54,15 @@ macro_rules! value {
 }
 
 value!(String, "TEXT", str::parse::<Self>);
-value!(bool, "BOOL", boolean::parse, const STANDS_ALONE: bool = true;);
-value!(i64, "INT", integer::signed);
-value!(u64, "INT", integer::unsigned);
-value!(f32, "NUMBER", float::parse);
+value!(bool, "BOOL", boolean, const STANDS_ALONE: bool = true;);
+value!(i64, "INT", integer);
+value!(u64, "INT", integer);
+value!(f32, "NUMBER", |text: &str| {
+    text.parse().ok().filter(|number: &f32| number.is_finite()).ok_or("it must be a number (5, 0.5, 1e2)")
+});
 value!(GoDuration, "DURATION", str::parse::<Self>);
 // klog's level: decimal only, unlike other numbers.
-value!(i32, "LEVEL", |text| integer::level(text).map_err(|_| "it must be a decimal number"));
+value!(i32, "LEVEL", |text: &str| text.parse().map_err(|_| "it must be a decimal number"));
 
 /// A path, which need not be UTF-8.
 impl Value for PathBuf {
@@ -104,7 +107,7 @@ impl Value for Vec<String> {
     const KIND: &'static str = "LIST";
 
     fn parse(text: &str) -> Result<Self, String> {
-        list::parse(text).map_err(|error| error.to_string())
+        Ok(list(text))
     }
 
     fn shown(&self) -> String {

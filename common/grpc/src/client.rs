@@ -24,10 +24,13 @@ use super::buffered::{Buffered, Buffering, Flusher, buffered};
 use super::keepalive::{Keepalive, KeepaliveHandle};
 use super::pinger::Pinger;
 use super::server::ConnectionError;
-use super::settings::ClientSettings;
+use super::settings::{STREAM_WINDOW, client_builder};
 use super::status::{self, GRPC, GRPC_STATUS};
 use super::stream::{Linger, Requests, Side, WireStream};
 use super::{Code, OutFrame, WireError};
+
+const USER_AGENT_VALUE: HeaderValue =
+    HeaderValue::from_static(concat!("konnectivity/", env!("CARGO_PKG_VERSION")));
 
 /// A stream whose server has answered.
 #[derive(Debug)]
@@ -51,11 +54,6 @@ pub struct ConnectionHandle {
 }
 
 impl ConnectionHandle {
-    /// Changes the keepalive, at once.
-    pub fn set_keepalive(&self, keepalive: Keepalive) {
-        self.keepalive.set_keepalive(keepalive);
-    }
-
     /// Waits for the connection's end.
     pub async fn closed(&mut self) -> Result<(), ConnectionError> {
         // Only the handle aborts the task, and the task does not panic.
@@ -82,52 +80,27 @@ fn poll_to_end(recv: &mut RecvStream, cx: &mut Context<'_>) -> Poll<()> {
     Poll::Ready(())
 }
 
-/// Opens the stream `path` on a new transport, and returns when the server's response headers have arrived.
+/// Opens the stream `path` on a new transport, and returns when the server's response headers have arrived. The client of a
+/// frontend sends its `first` packet with the request: Go's server answers a Proxy stream no sooner.
 ///
 /// The error is the server's status if it refuses, and DeadlineExceeded after `deadline`.
 pub async fn connect<IO>(
     io: IO,
-    settings: &ClientSettings,
-    authority: &str,
-    path: &str,
-    metadata: HeaderMap,
-    deadline: Instant,
-) -> Result<Connected, WireError>
-where
-    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let request = request(settings, authority, path, metadata)?;
-    timeout_at(deadline, open(io, settings, request, None)).await.unwrap_or_else(|_| Err(late()))
-}
-
-/// The same for the client of a frontend, which sends its first packet with the request: Go's server answers a Proxy stream no
-/// sooner than with its first packet.
-///
-/// The errors are those of [`connect`].
-pub async fn connect_and_send<IO>(
-    io: IO,
-    settings: &ClientSettings,
+    keepalive: Keepalive,
     (authority, path): (&str, &str),
-    first: Packet<Bytes>,
+    metadata: HeaderMap,
+    first: Option<Packet<Bytes>>,
     deadline: Instant,
 ) -> Result<Connected, WireError>
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let request = request(settings, authority, path, HeaderMap::new())?;
-    timeout_at(deadline, open(io, settings, request, Some(first))).await.unwrap_or_else(|_| Err(late()))
+    let request = request(authority, path, metadata)?;
+    let late = || WireError::new(Code::DeadlineExceeded, "the server did not answer the stream in time");
+    timeout_at(deadline, open(io, keepalive, request, first)).await.unwrap_or_else(|_| Err(late()))
 }
 
-fn late() -> WireError {
-    WireError::new(Code::DeadlineExceeded, "the server did not answer the stream in time")
-}
-
-fn request(
-    settings: &ClientSettings,
-    authority: &str,
-    path: &str,
-    metadata: HeaderMap,
-) -> Result<Request<()>, WireError> {
+fn request(authority: &str, path: &str, metadata: HeaderMap) -> Result<Request<()>, WireError> {
     let uri = Uri::builder().scheme("https").authority(authority).path_and_query(path).build();
     let mut request = Request::new(());
     *request.method_mut() = Method::POST;
@@ -138,13 +111,13 @@ fn request(
     *request.headers_mut() = metadata;
     request.headers_mut().insert(TE, HeaderValue::from_static("trailers"));
     request.headers_mut().insert(CONTENT_TYPE, GRPC);
-    request.headers_mut().insert(USER_AGENT, HeaderValue::from_static(settings.user_agent));
+    request.headers_mut().insert(USER_AGENT, USER_AGENT_VALUE);
     Ok(request)
 }
 
 async fn open<IO>(
     io: IO,
-    settings: &ClientSettings,
+    keepalive: Keepalive,
     request: Request<()>,
     first: Option<Packet<Bytes>>,
 ) -> Result<Connected, WireError>
@@ -152,25 +125,22 @@ where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (io, flusher) = buffered(io, Buffering::OVER_TLS, None);
-    let handshake = settings.builder().handshake::<_, OutFrame>(io).await;
+    let handshake = client_builder().handshake::<_, OutFrame>(io).await;
     let (requests, mut connection) = handshake.map_err(|e| WireError::at_client(&e))?;
-    let keepalive = KeepaliveHandle::new(settings.keepalive);
-    let window = settings.initial_stream_window;
-    let pinger = Pinger::new(connection.ping_pong(), Arc::clone(&keepalive), window);
+    let keepalive = KeepaliveHandle::new(keepalive);
+    let pinger = Pinger::new(connection.ping_pong(), Arc::clone(&keepalive), STREAM_WINDOW);
     let (linger, backlog) = (Arc::<Linger>::default(), flusher.backlog());
     let going_away = CancellationToken::new();
     let requests = Arc::new(Mutex::new(requests));
     let goaway = GoAway { requests: Arc::downgrade(&requests), seen: going_away.clone() };
-    let task = tokio::spawn(drive(connection, flusher, pinger, Arc::clone(&linger), goaway, window));
+    let task = tokio::spawn(drive(connection, flusher, pinger, Arc::clone(&linger), goaway));
     let connection = ConnectionHandle { task, keepalive: Arc::clone(&keepalive), going_away };
     let (send, response) =
         send_request(&requests, request, first).await.map_err(|e| WireError::at_client(&e))?;
     let (head, recv) = response.into_parts();
     let directions = opens_stream(&head)?.then_some((send, recv));
-    let encoded = status::is_encoded(&head.headers);
     let side = Side::Client { linger, _requests: requests };
-    let stream = WireStream::new(directions, side, keepalive, encoded, settings.initial_stream_window)
-        .following(backlog);
+    let stream = WireStream::new(directions, side, keepalive, STREAM_WINDOW).following(backlog);
     Ok(Connected { stream, metadata: head.headers, connection })
 }
 
@@ -228,7 +198,6 @@ async fn drive<IO>(
     mut pinger: Pinger,
     linger: Arc<Linger>,
     goaway: GoAway,
-    window: u32,
 ) -> Result<(), ConnectionError>
 where
     IO: AsyncRead + AsyncWrite + Unpin,
@@ -245,7 +214,7 @@ where
         if let Poll::Ready(dead) = pinger.poll(cx, flusher.bytes_read(), false) {
             return Poll::Ready(Err(dead.into()));
         }
-        pinger.fit_window(cx, window, |window| connection.set_initial_window_size(window));
+        pinger.fit_window(cx, STREAM_WINDOW, |window| connection.set_initial_window_size(window));
         match flusher.poll_flush(cx) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error.into())),
             _ => Poll::Pending,

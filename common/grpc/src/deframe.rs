@@ -47,15 +47,9 @@ pub(super) struct Deframer {
     have: usize,
     length: usize,
     gathered: Vec<u8>,
-    /// Whether the peer named a `grpc-encoding`. It decides the status that refuses a compressed message.
-    encoded: bool,
 }
 
 impl Deframer {
-    pub(super) fn new(encoded: bool) -> Self {
-        Deframer { encoded, ..Deframer::default() }
-    }
-
     /// Adds the bytes of the next DATA frame. Call only after [`Step::Hungry`].
     pub(super) fn push(&mut self, chunk: Bytes) {
         debug_assert!(self.chunk.is_empty(), "the last chunk was read to its end");
@@ -126,12 +120,7 @@ impl Deframer {
         self.length = u32::from_be_bytes(length) as usize;
         match flag {
             0 => {}
-            1 if self.encoded => {
-                return Err(WireError::new(Code::Unimplemented, "compressed messages are not supported"));
-            }
-            1 => {
-                return Err(WireError::new(Code::Internal, "a compressed message without a grpc-encoding"));
-            }
+            1 => return Err(WireError::new(Code::Unimplemented, "compressed messages are not supported")),
             _ => return Err(WireError::new(Code::Internal, "a message prefix with an unknown flag")),
         }
         if self.length > MESSAGE_LIMIT {

@@ -160,9 +160,7 @@ impl KeepaliveHandle {
 
     /// Takes effect at once, including the idle time so far.
     pub fn set_keepalive(&self, keepalive: Keepalive) {
-        let mut state = self.state.lock();
-        state.keepalive = keepalive;
-        Self::wake(&mut state);
+        self.tell(|state| state.keepalive = keepalive);
     }
 
     pub(super) fn settings(&self) -> Keepalive {
@@ -171,31 +169,23 @@ impl KeepaliveHandle {
 
     /// Sends a ping now, unless one is unanswered.
     pub fn probe(&self) {
-        let mut state = self.state.lock();
-        state.probe = true;
-        Self::wake(&mut state);
+        self.tell(|state| state.probe = true);
     }
 
     /// The peer answers on another connection. If a ping is unanswered on this one, the connection ends after
     /// [`Keepalive::half_open_timeout`] unless something is read: the peer's program lives, so the path does not.
     pub fn supersede(&self) {
-        let mut state = self.state.lock();
-        state.superseded = true;
-        Self::wake(&mut state);
+        self.tell(|state| state.superseded = true);
     }
 
     /// The peer says on another connection that it has lost this one, which ends at once.
     pub fn lost_by_peer(&self) {
-        let mut state = self.state.lock();
-        state.lost_by_peer = true;
-        Self::wake(&mut state);
+        self.tell(|state| state.lost_by_peer = true);
     }
 
     /// Measures the RTT by `pings` pings, one after the other, from now on.
     pub fn measure(&self, pings: u8) {
-        let mut state = self.state.lock();
-        state.samples = Some(pings);
-        Self::wake(&mut state);
+        self.tell(|state| state.samples = Some(pings));
     }
 
     /// The lowest RTT measured so far.
@@ -227,7 +217,7 @@ impl KeepaliveHandle {
     /// effect.
     pub fn watch_kernel(&self, kernel: Arc<dyn PeerKernel>) {
         self.kernel.get_or_init(|| kernel);
-        Self::wake(&mut self.state.lock());
+        self.tell(|_| {});
     }
 
     /// The driver's view at the start of its turn. `pinging`: a ping is unanswered.
@@ -246,7 +236,10 @@ impl KeepaliveHandle {
         Requests { keepalive: state.keepalive, probe, superseded, lost_by_peer: state.lost_by_peer }
     }
 
-    fn wake(state: &mut State) {
+    /// Changes the state, and wakes the driver.
+    fn tell(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.state.lock();
+        change(&mut state);
         if let Some(driver) = state.driver.take() {
             driver.wake();
         }

@@ -37,14 +37,14 @@ use mux::Packet;
 
 pub use admission::{Admission, Unadmitted};
 pub use buffered::Buffering;
-pub use client::{Connected, ConnectionHandle, connect, connect_and_send};
+pub use client::{Connected, ConnectionHandle, connect};
 pub use deframe::MESSAGE_LIMIT;
 pub use frame::OutFrame;
 pub use keepalive::{Keepalive, KeepaliveFlags, KeepaliveHandle, PeerKernel, UNRESPONSIVE_AFTER};
 pub use packet::decode;
 pub use request::{Request, single};
 pub use server::{ConnectionError, serve_connection, serve_connection_until};
-pub use settings::{ClientSettings, ServerSettings, ShutdownMode};
+pub use settings::{ServerSettings, ShutdownMode};
 pub use stream::WireStream;
 pub use turns::BusyTurns;
 

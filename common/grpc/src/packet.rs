@@ -19,217 +19,105 @@ const TRACEPARENT: u32 = 1000;
 /// The length of its value in bytes.
 const TRACEPARENT_LEN: usize = 55;
 
-/// The `oneof payload` read so far.
+/// The fields of the `oneof payload` read so far.
 ///
 /// By protobuf's rule the last member wins, and repeats of the same member merge.
 #[derive(Default)]
-enum Payload<'a> {
-    #[default]
-    Absent,
-    DialReq(DialReq<'a>),
-    DialRsp(Answer<'a>),
-    Data(Data<'a>),
-    CloseReq(i64),
-    CloseRsp(Answer<'a>),
-    DialCls(i64),
-    Drain,
-    Grant(Grant),
-    Fin(i64),
-}
-
-#[derive(Default)]
-struct DialReq<'a> {
+struct Fields<'a> {
+    /// The member, if there is one.
+    kind: Option<PacketKind>,
+    id: i64,
+    random: i64,
+    offset: u64,
+    error: &'a str,
     protocol: &'a str,
     address: &'a str,
-    random: i64,
     traceparent: &'a str,
-}
-
-/// DialResponse and CloseResponse; CloseResponse has no field 3.
-#[derive(Default)]
-struct Answer<'a> {
-    error: &'a str,
-    connect_id: i64,
-    random: i64,
-}
-
-#[derive(Default)]
-struct Data<'a> {
-    connect_id: i64,
     data: &'a [u8],
-}
-
-#[derive(Default)]
-struct Grant {
-    connect_id: i64,
-    offset: u64,
 }
 
 /// Reads one gRPC message. The payload of DATA shares the message's memory.
 pub fn decode(message: &Bytes) -> Incoming {
-    match walk(message) {
-        Err(why) => Incoming::Malformed(why),
-        Ok((number, payload)) => judge(message, number, payload),
-    }
+    read(message)
+        .and_then(|(number, fields)| judge(message, number, &fields))
+        .unwrap_or_else(Incoming::Malformed)
 }
 
-fn walk(message: &[u8]) -> Result<(i32, Payload<'_>), Refused> {
-    let mut reader = Reader::new(message);
-    let mut number = 0;
-    let mut payload = Payload::Absent;
+/// The packet's type, and its payload.
+fn read(message: &[u8]) -> Result<(i32, Fields<'_>), Refused> {
+    let (mut reader, mut number, mut fields) = (Reader::new(message), 0, Fields::default());
     while let Some(key) = reader.key()? {
-        match key.field {
+        let member = PacketKind::ALL.into_iter().find(|kind| field_of(*kind) == key.field);
+        match (key.field, member) {
             // An enum is encoded as an int32, which keeps the low 32 bits.
-            1 => number = reader.integer(key)? as i32,
-            2..=8 | GRANT | FIN => payload.merge(key.field, reader.message(key)?)?,
-            _ => reader.skip(key)?,
+            (1, _) => number = reader.integer(key)? as i32,
+            (_, Some(kind)) => fields.merge(kind, reader.message(key)?)?,
+            (_, None) => reader.skip(key)?,
         }
     }
-    Ok((number, payload))
+    Ok((number, fields))
 }
 
-impl<'a> Payload<'a> {
-    fn merge(&mut self, field: u32, message: Reader<'a>) -> Result<(), Refused> {
-        *self = match (field, std::mem::take(self)) {
-            (2, Payload::DialReq(old)) => Payload::DialReq(old.merge(message)?),
-            (2, _) => Payload::DialReq(DialReq::default().merge(message)?),
-            (3, Payload::DialRsp(old)) => Payload::DialRsp(old.merge(message, 3)?),
-            (3, _) => Payload::DialRsp(Answer::default().merge(message, 3)?),
-            (4, Payload::Data(old)) => Payload::Data(old.merge(message)?),
-            (4, _) => Payload::Data(Data::default().merge(message)?),
-            (5, Payload::CloseReq(old)) => Payload::CloseReq(merge_id(old, message)?),
-            (5, _) => Payload::CloseReq(merge_id(0, message)?),
-            (6, Payload::CloseRsp(old)) => Payload::CloseRsp(old.merge(message, 2)?),
-            (6, _) => Payload::CloseRsp(Answer::default().merge(message, 2)?),
-            (7, Payload::DialCls(old)) => Payload::DialCls(merge_id(old, message)?),
-            (7, _) => Payload::DialCls(merge_id(0, message)?),
-            (GRANT, Payload::Grant(old)) => Payload::Grant(old.merge(message)?),
-            (GRANT, _) => Payload::Grant(Grant::default().merge(message)?),
-            (FIN, Payload::Fin(old)) => Payload::Fin(merge_id(old, message)?),
-            (FIN, _) => Payload::Fin(merge_id(0, message)?),
-            (_, _) => {
-                skip_all(message)?;
-                Payload::Drain
+impl<'a> Fields<'a> {
+    fn merge(&mut self, kind: PacketKind, mut message: Reader<'a>) -> Result<(), Refused> {
+        use PacketKind::{CloseReq, CloseRsp, Data, DialCls, DialReq, DialRsp, Fin, Grant};
+        if self.kind != Some(kind) {
+            *self = Fields { kind: Some(kind), ..Fields::default() };
+        }
+        while let Some(key) = message.key()? {
+            match (kind, key.field) {
+                (Data | CloseReq | Grant | Fin, 1) | (DialRsp | CloseRsp, 2) => {
+                    self.id = message.integer(key)? as i64;
+                }
+                (Data, 3) => self.data = message.bytes(key)?,
+                // No program sets or reads `error`, but it must be a string.
+                (Data, 2) => drop(message.string(key)?),
+                (DialCls, 1) | (DialReq | DialRsp, 3) => self.random = message.integer(key)? as i64,
+                (Grant, 2) => self.offset = message.integer(key)?,
+                (DialRsp | CloseRsp, 1) => self.error = message.string(key)?,
+                (DialReq, 1) => self.protocol = message.string(key)?,
+                (DialReq, 2) => self.address = message.string(key)?,
+                (DialReq, TRACEPARENT) => self.traceparent = message.string(key)?,
+                _ => message.skip(key)?,
             }
-        };
+        }
         Ok(())
     }
 }
 
-impl<'a> DialReq<'a> {
-    fn merge(mut self, mut message: Reader<'a>) -> Result<Self, Refused> {
-        while let Some(key) = message.key()? {
-            match key.field {
-                1 => self.protocol = message.string(key)?,
-                2 => self.address = message.string(key)?,
-                3 => self.random = message.integer(key)? as i64,
-                TRACEPARENT => self.traceparent = message.string(key)?,
-                _ => message.skip(key)?,
-            }
-        }
-        Ok(self)
-    }
-}
-
-impl<'a> Answer<'a> {
-    /// `fields`: how many of the three fields the message has.
-    fn merge(mut self, mut message: Reader<'a>, fields: u32) -> Result<Self, Refused> {
-        while let Some(key) = message.key()? {
-            match key.field {
-                1 => self.error = message.string(key)?,
-                2 => self.connect_id = message.integer(key)? as i64,
-                3 if fields == 3 => self.random = message.integer(key)? as i64,
-                _ => message.skip(key)?,
-            }
-        }
-        Ok(self)
-    }
-}
-
-impl<'a> Data<'a> {
-    fn merge(mut self, mut message: Reader<'a>) -> Result<Self, Refused> {
-        while let Some(key) = message.key()? {
-            match key.field {
-                1 => self.connect_id = message.integer(key)? as i64,
-                // No program sets or reads `error`, but it must be a string.
-                2 => drop(message.string(key)?),
-                3 => self.data = message.bytes(key)?,
-                _ => message.skip(key)?,
-            }
-        }
-        Ok(self)
-    }
-}
-
-impl Grant {
-    fn merge(mut self, mut message: Reader<'_>) -> Result<Self, Refused> {
-        while let Some(key) = message.key()? {
-            match key.field {
-                1 => self.connect_id = message.integer(key)? as i64,
-                2 => self.offset = message.integer(key)?,
-                _ => message.skip(key)?,
-            }
-        }
-        Ok(self)
-    }
-}
-
-fn merge_id(mut id: i64, mut message: Reader<'_>) -> Result<i64, Refused> {
-    while let Some(key) = message.key()? {
-        match key.field {
-            1 => id = message.integer(key)? as i64,
-            _ => message.skip(key)?,
-        }
-    }
-    Ok(id)
-}
-
-fn skip_all(mut message: Reader<'_>) -> Result<(), Refused> {
-    while let Some(key) = message.key()? {
-        message.skip(key)?;
-    }
-    Ok(())
-}
-
 /// Type and payload must match.
-fn judge(message: &Bytes, number: i32, payload: Payload<'_>) -> Incoming {
+fn judge(message: &Bytes, number: i32, fields: &Fields<'_>) -> Result<Incoming, Refused> {
     let Some(kind) = PacketKind::ALL.into_iter().find(|kind| kind.number() == number) else {
-        return Incoming::Unknown(number);
+        return Ok(Incoming::Unknown(number));
     };
-    Incoming::Packet(match (kind, payload) {
-        (PacketKind::DialReq, Payload::DialReq(it)) => Packet::DialReq {
-            random: DialId(it.random),
-            protocol: it.protocol.to_owned(),
-            address: it.address.to_owned(),
+    match fields.kind {
+        None => return Err("a type without its payload"),
+        Some(other) if other != kind => return Err("a type with another's payload"),
+        Some(_) => {}
+    }
+    let (id, random) = (ConnectId(fields.id), DialId(fields.random));
+    Ok(Incoming::Packet(match kind {
+        PacketKind::DialReq => Packet::DialReq {
+            random,
+            protocol: fields.protocol.to_owned(),
+            address: fields.address.to_owned(),
             // W3C: an invalid one is ignored.
-            trace: it.traceparent.parse().ok(),
+            trace: fields.traceparent.parse().ok(),
         },
-        (PacketKind::DialRsp, Payload::DialRsp(it)) => Packet::DialRsp {
-            random: DialId(it.random),
-            outcome: match it.error {
-                "" => Ok(ConnectId(it.connect_id)),
-                error => Err(cut_error(error).to_owned()),
-            },
-        },
-        (PacketKind::CloseReq, Payload::CloseReq(id)) => Packet::CloseReq { id: ConnectId(id) },
-        (PacketKind::CloseRsp, Payload::CloseRsp(it)) => {
-            Packet::CloseRsp { id: ConnectId(it.connect_id), error: cut_error(it.error).to_owned() }
+        PacketKind::DialRsp => {
+            let outcome =
+                if fields.error.is_empty() { Ok(id) } else { Err(cut_error(fields.error).to_owned()) };
+            Packet::DialRsp { random, outcome }
         }
-        (PacketKind::Data, Payload::Data(it)) if it.data.is_empty() => {
-            return Incoming::Malformed("DATA without bytes");
-        }
-        (PacketKind::Data, Payload::Data(it)) => {
-            Packet::Data { id: ConnectId(it.connect_id), payload: payload_of(message, it.data) }
-        }
-        (PacketKind::DialCls, Payload::DialCls(random)) => Packet::DialCls { random: DialId(random) },
-        (PacketKind::Drain, Payload::Drain) => Packet::Drain,
-        (PacketKind::Grant, Payload::Grant(it)) => {
-            Packet::Grant { id: ConnectId(it.connect_id), offset: it.offset }
-        }
-        (PacketKind::Fin, Payload::Fin(id)) => Packet::Fin { id: ConnectId(id) },
-        (_, Payload::Absent) => return Incoming::Malformed("a type without its payload"),
-        (_, _) => return Incoming::Malformed("a type with another's payload"),
-    })
+        PacketKind::CloseReq => Packet::CloseReq { id },
+        PacketKind::CloseRsp => Packet::CloseRsp { id, error: cut_error(fields.error).to_owned() },
+        PacketKind::Data if fields.data.is_empty() => return Err("DATA without bytes"),
+        PacketKind::Data => Packet::Data { id, payload: payload_of(message, fields.data) },
+        PacketKind::DialCls => Packet::DialCls { random },
+        PacketKind::Drain => Packet::Drain,
+        PacketKind::Grant => Packet::Grant { id, offset: fields.offset },
+        PacketKind::Fin => Packet::Fin { id },
+    }))
 }
 
 /// The payload, without a copy. Exception: a payload that is a small part of its message, because of unknown fields, is
@@ -241,7 +129,7 @@ fn payload_of(message: &Bytes, data: &[u8]) -> Bytes {
 /// Encodes a packet except the payload of DATA, which follows on the wire.
 pub(super) fn encode_head(packet: &Packet<Bytes>, to: &mut impl BufMut) {
     put_integer(1, packet.kind().number() as u64, to);
-    open(field_of(packet), inner_len(packet), to);
+    open(field_of(packet.kind()), inner_len(packet), to);
     match packet {
         Packet::DialReq { random, protocol, address, trace } => {
             put_string(1, protocol, to);
@@ -283,22 +171,22 @@ pub(super) fn head_len(packet: &Packet<Bytes>) -> usize {
         Packet::Data { payload, .. } => payload.len(),
         _ => 0,
     };
-    let key = varint_len(key_of(field_of(packet)));
+    let key = varint_len(key_of(field_of(packet.kind())));
     integer_len(packet.kind().number() as u64) + key + varint_len(inner as u64) + inner - payload
 }
 
-/// The field of the packet's own message.
-const fn field_of(packet: &Packet<Bytes>) -> u32 {
-    match packet {
-        Packet::DialReq { .. } => 2,
-        Packet::DialRsp { .. } => 3,
-        Packet::Data { .. } => 4,
-        Packet::CloseReq { .. } => 5,
-        Packet::CloseRsp { .. } => 6,
-        Packet::DialCls { .. } => 7,
-        Packet::Drain => 8,
-        Packet::Grant { .. } => GRANT,
-        Packet::Fin { .. } => FIN,
+/// The member of the `oneof` that belongs to a type.
+const fn field_of(kind: PacketKind) -> u32 {
+    match kind {
+        PacketKind::DialReq => 2,
+        PacketKind::DialRsp => 3,
+        PacketKind::Data => 4,
+        PacketKind::CloseReq => 5,
+        PacketKind::CloseRsp => 6,
+        PacketKind::DialCls => 7,
+        PacketKind::Drain => 8,
+        PacketKind::Grant => GRANT,
+        PacketKind::Fin => FIN,
     }
 }
 

@@ -84,14 +84,13 @@ impl Request {
 
     /// Accepts the stream: admits the connection, and sends the response headers with `metadata` at once.
     pub fn accept(mut self, metadata: HeaderMap) -> Result<WireStream, WireError> {
-        let encoded = status::is_encoded(&self.metadata);
         let mut response = Response::new(());
         *response.headers_mut() = metadata;
         response.headers_mut().insert(CONTENT_TYPE, GRPC);
         self.admission.grant();
         let send = self.respond.send_response(response, false).map_err(|e| WireError::at_server(&e))?;
         let side = Side::Server(self.lingering, Queued::default());
-        let stream = WireStream::new(Some((send, self.body)), side, self.keepalive, encoded, self.window);
+        let stream = WireStream::new(Some((send, self.body)), side, self.keepalive, self.window);
         Ok(self.backlog.into_iter().fold(stream, WireStream::following))
     }
 

@@ -105,8 +105,6 @@ pub struct ServerSettings {
     /// How many streams that the server reset are remembered, for [`RESETS_REMEMBERED_FOR`]: frames that the peer sent before it
     /// saw the reset are ignored. For a forgotten stream each counts as a failed stream.
     pub max_remembered_resets: usize,
-    /// The most unsent bytes queued per stream.
-    pub max_send_buffer: usize,
     /// h2's budget for unread small DATA frames. `None`: half of the connection's window.
     pub data_frame_budget: Option<usize>,
     /// The buffering between HTTP/2 and the transport.
@@ -137,7 +135,6 @@ impl ServerSettings {
             max_local_error_resets: 1_024,
             max_pending_accept_resets: 20,
             max_remembered_resets: 50,
-            max_send_buffer: SEND_BUFFER,
             data_frame_budget: None,
             buffering: Buffering::OVER_TLS,
             turns: BusyTurns::default(),
@@ -162,7 +159,6 @@ impl ServerSettings {
             max_pending_accept_resets: 1_000,
             // The loss of an agent ends all streams of a connection at once.
             max_remembered_resets: FRONTEND_STREAMS as usize,
-            max_send_buffer: SEND_BUFFER,
             data_frame_budget: Some(FRONTEND_FRAME_BUDGET),
             buffering: Buffering::OVER_SOCKET,
             turns: BusyTurns::default(),
@@ -195,7 +191,7 @@ impl ServerSettings {
             .max_pending_accept_reset_streams(self.max_pending_accept_resets)
             .max_concurrent_reset_streams(self.max_remembered_resets)
             .reset_stream_duration(RESETS_REMEMBERED_FOR)
-            .max_send_buffer_size(self.max_send_buffer);
+            .max_send_buffer_size(SEND_BUFFER);
         if let Some(budget) = self.data_frame_budget {
             builder.data_frame_budget(budget);
         }
@@ -203,49 +199,15 @@ impl ServerSettings {
     }
 }
 
-/// How an agent runs its HTTP/2 connection to a server.
-#[derive(Debug, Clone)]
-pub struct ClientSettings {
-    /// The most bytes of a header list.
-    pub max_header_list: u32,
-    /// The receive window of the stream, in bytes.
-    pub initial_stream_window: u32,
-    /// The receive window of the connection, in bytes.
-    pub initial_connection_window: u32,
-    /// The largest accepted frame, in bytes.
-    pub max_frame_size: u32,
-    /// The most unsent bytes queued.
-    pub max_send_buffer: usize,
-    /// The pings to a server that sends nothing.
-    pub keepalive: Keepalive,
-    /// The value of the `user-agent` header.
-    pub user_agent: &'static str,
-}
-
-impl ClientSettings {
-    /// For the agent's one stream to one server, the counterpart of [`ServerSettings::for_agents`]. Its pings follow the Go
-    /// project's agent until the agent knows that the server is a native peer.
-    pub fn for_agents() -> Self {
-        ClientSettings {
-            max_header_list: AGENT_HEADER_LIST,
-            initial_stream_window: STREAM_WINDOW,
-            initial_connection_window: AGENT_CONNECTION_WINDOW,
-            max_frame_size: AGENT_FRAME,
-            max_send_buffer: SEND_BUFFER,
-            keepalive: Keepalive { interval: Duration::from_secs(3600), ..Keepalive::DEFAULT },
-            user_agent: concat!("konnectivity/", env!("CARGO_PKG_VERSION")),
-        }
-    }
-
-    pub(super) fn builder(&self) -> h2::client::Builder {
-        let mut builder = h2::client::Builder::new();
-        builder
-            .enable_push(false)
-            .max_header_list_size(self.max_header_list)
-            .initial_window_size(self.initial_stream_window)
-            .initial_connection_window_size(self.initial_connection_window)
-            .max_frame_size(self.max_frame_size)
-            .max_send_buffer_size(self.max_send_buffer);
-        builder
-    }
+/// An agent's connection to a server, with one stream: the counterpart of [`ServerSettings::for_agents`].
+pub(super) fn client_builder() -> h2::client::Builder {
+    let mut builder = h2::client::Builder::new();
+    builder
+        .enable_push(false)
+        .max_header_list_size(AGENT_HEADER_LIST)
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(AGENT_CONNECTION_WINDOW)
+        .max_frame_size(AGENT_FRAME)
+        .max_send_buffer_size(SEND_BUFFER);
+    builder
 }

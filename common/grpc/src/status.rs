@@ -12,7 +12,6 @@ use super::{Code, WireError};
 
 pub(super) const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 pub(super) const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
-pub(super) const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 
 /// The only content type that we send.
 pub(super) const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
@@ -107,11 +106,6 @@ pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
         Some(rest) => matches!(rest.first(), None | Some(b'+' | b';')),
         None => false,
     }
-}
-
-/// Whether the peer announced compressed messages.
-pub(super) fn is_encoded(headers: &HeaderMap) -> bool {
-    headers.get(GRPC_ENCODING).is_some_and(|encoding| encoding != "identity")
 }
 
 /// `grpc-status` and `grpc-message` to be sent.

@@ -99,23 +99,20 @@ pub struct WireStream {
 }
 
 impl WireStream {
-    /// `encoded`: the peer named a `grpc-encoding`.
     /// `window`: the peer's initial window, in bytes.
     pub(super) fn new(
         directions: Option<Directions>,
         side: Side,
         keepalive: Arc<KeepaliveHandle>,
-        encoded: bool,
         window: u32,
     ) -> Self {
         let ended = directions.is_none();
         let (send, recv) = directions.unzip();
-        let deframer = Deframer::new(encoded);
         WireStream {
             send,
             recv,
             ahead: Joined::default(),
-            deframer,
+            deframer: Deframer::default(),
             side,
             keepalive,
             backlog: None,

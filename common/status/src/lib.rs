@@ -12,7 +12,7 @@ pub mod words;
 
 pub use columns::{Cell, Column, ends, first_texts};
 pub use query::{LIMIT, List, MAX_LIMIT, Query};
-pub use rows::{Key, Page, Row};
+pub use rows::{Page, Row};
 use serde::{Deserialize, Serialize};
 
 /// The version of the documents in this file.

@@ -100,8 +100,10 @@ fn number(name: &str, value: &str, most: usize) -> Result<usize, String> {
 }
 
 fn check_field(name: &str) -> Result<(), String> {
-    let mut fields = [Agent::FIELDS, Server::FIELDS, Connection::FIELDS].into_iter().flatten();
-    if name.is_empty() || fields.any(|field| *field == name) {
+    let known = Agent::sorted_by(name).is_some()
+        || Server::sorted_by(name).is_some()
+        || Connection::sorted_by(name).is_some();
+    if name.is_empty() || known {
         return Ok(());
     }
     Err(format!("sort={name}: use a field of the list's entries that is a text or a number"))

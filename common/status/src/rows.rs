@@ -2,72 +2,44 @@
 
 use std::cmp::Ordering;
 
-use crate::{Agent, Connection, Query, Server};
-
-/// The value of a field, for sorting.
-#[derive(Debug, PartialEq, PartialOrd)]
-pub enum Key<'a> {
-    /// In the order of bytes.
-    Text(&'a str),
-    /// A count.
-    Count(u64),
-    /// An amount; absent ones are below all others.
-    Amount(Option<f64>),
-}
+use crate::{Agent, Column, Connection, Query, Server};
 
 /// An entry of a list.
-pub trait Row {
-    /// The fields by which the list can be sorted.
-    const FIELDS: &'static [&'static str];
-
-    /// The value of this field; `None` if the list cannot be sorted by it.
-    fn key(&self, field: &str) -> Option<Key<'_>>;
+pub trait Row: Sized + 'static {
+    /// Its columns. The list can be sorted by those with a field.
+    const COLUMNS: &'static [Column<Self>];
 
     /// Whether an id, address, identity or target contains this text.
     fn contains(&self, text: &str) -> bool;
+
+    /// The column of a field.
+    fn sorted_by(field: &str) -> Option<&'static Column<Self>> {
+        Self::COLUMNS.iter().find(|column| !field.is_empty() && column.sort == field)
+    }
 }
 
-macro_rules! rows {
-    ($($row:ident {
-        text: $($text:ident)+; count: $($count:ident)*; amount: $($amount:ident)*; search: $($one:ident)+, $($many:ident)*;
-    })+) => {$(
-        impl Row for $row {
-            const FIELDS: &'static [&'static str] =
-                &[$(stringify!($text),)+ $(stringify!($count),)* $(stringify!($amount),)*];
+impl Row for Agent {
+    const COLUMNS: &'static [Column<Self>] = Agent::COLUMNS;
 
-            fn key(&self, field: &str) -> Option<Key<'_>> {
-                $(if field == stringify!($text) { return Some(Key::Text(&self.$text)); })+
-                $(if field == stringify!($count) { return Some(Key::Count(self.$count)); })*
-                $(if field == stringify!($amount) { return Some(Key::Amount(self.$amount)); })*
-                None
-            }
-
-            fn contains(&self, text: &str) -> bool {
-                let ($($one,)+ $($many,)*) = ($(&self.$one,)+ $(&self.$many,)*);
-                $($one.contains(text))||+ $(|| $many.iter().any(|value| value.contains(text)))*
-            }
-        }
-    )+};
+    fn contains(&self, text: &str) -> bool {
+        let texts = [&self.id, &self.identity, &self.zone].into_iter();
+        texts.chain(&self.addresses).chain(&self.identifiers).any(|one| one.contains(text))
+    }
 }
 
-rows! {
-    Agent {
-        text: id identity version zone since state reason;
-        count: streams connections bytes_to_agent bytes_from_agent dials_ok dials_failed;
-        amount: rtt_seconds expected_dial_seconds;
-        search: id identity zone, addresses identifiers;
+impl Row for Server {
+    const COLUMNS: &'static [Column<Self>] = Server::COLUMNS;
+
+    fn contains(&self, text: &str) -> bool {
+        self.id.contains(text) || self.addresses.iter().any(|one| one.contains(text))
     }
-    Server {
-        text: id since state;
-        count: streams connections;
-        amount: rtt_seconds;
-        search: id, addresses;
-    }
-    Connection {
-        text: peer target since;
-        count: bytes_to_endpoint bytes_from_endpoint queued;
-        amount: stalled_seconds;
-        search: peer target,;
+}
+
+impl Row for Connection {
+    const COLUMNS: &'static [Column<Self>] = Connection::COLUMNS;
+
+    fn contains(&self, text: &str) -> bool {
+        self.peer.contains(text) || self.target.contains(text)
     }
 }
 
@@ -76,9 +48,9 @@ rows! {
 /// In the natural order entries before the page need not be built ([`Page::skip`]), nor those after it ([`Page::wanted`]).
 /// A sorted page looks at every entry and holds at most twice as many as precede its end.
 #[derive(Debug)]
-pub struct Page<R> {
+pub struct Page<R: 'static> {
     query: Query,
-    sorted: bool,
+    sorted: Option<&'static Column<R>>,
     skip: usize,
     rows: Vec<R>,
 }
@@ -86,13 +58,13 @@ pub struct Page<R> {
 impl<R: Row> Page<R> {
     /// The empty page for a query. A field that the list does not have leaves it in its natural order.
     pub fn new(query: &Query) -> Self {
-        let sorted = R::FIELDS.contains(&query.sort.as_str());
+        let sorted = R::sorted_by(&query.sort);
         Self { sorted, skip: query.offset, rows: Vec::new(), query: query.clone() }
     }
 
     /// How many of the next `count` entries precede the page: they need not be built or pushed.
     pub fn skip(&mut self, count: usize) -> usize {
-        if self.sorted || !self.query.filter.is_empty() {
+        if self.sorted.is_some() || !self.query.filter.is_empty() {
             return 0;
         }
         let skipped = self.skip.min(count);
@@ -103,7 +75,7 @@ impl<R: Row> Page<R> {
     /// How many entries may still be of use; 0 once the page is complete.
     pub fn wanted(&self) -> usize {
         let room = self.query.limit.saturating_sub(self.rows.len());
-        match (self.sorted, self.query.filter.is_empty()) {
+        match (self.sorted.is_some(), self.query.filter.is_empty()) {
             (true, _) if self.query.limit > 0 => usize::MAX,
             (_, true) => self.skip.saturating_add(room),
             (_, false) if room > 0 => usize::MAX,
@@ -116,7 +88,7 @@ impl<R: Row> Page<R> {
         if !self.query.filter.is_empty() && !row.contains(&self.query.filter) {
             return;
         }
-        if self.sorted {
+        if self.sorted.is_some() {
             self.rows.push(row);
             if self.rows.len() >= 2 * self.end() {
                 self.cut();
@@ -130,7 +102,7 @@ impl<R: Row> Page<R> {
 
     /// The page.
     pub fn finish(mut self) -> Vec<R> {
-        if self.sorted {
+        if self.sorted.is_some() {
             self.cut();
             self.rows.drain(..self.skip.min(self.rows.len()));
         }
@@ -144,10 +116,11 @@ impl<R: Row> Page<R> {
 
     /// Sorts, and drops entries after the page. Equal entries keep their order.
     fn cut(&mut self) {
-        let Query { sort, descending, .. } = &self.query;
+        let Some(column) = self.sorted else { return };
         self.rows.sort_by(|one, two| {
-            let order = one.key(sort).partial_cmp(&two.key(sort)).unwrap_or(Ordering::Equal);
-            if *descending { order.reverse() } else { order }
+            let order =
+                (column.cell)(one).key().partial_cmp(&(column.cell)(two).key()).unwrap_or(Ordering::Equal);
+            if self.query.descending { order.reverse() } else { order }
         });
         self.rows.truncate(self.end());
     }

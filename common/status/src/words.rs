@@ -81,10 +81,11 @@ pub fn ago(time: &str, now: &str) -> String {
     seconds(time, now).map(|age| duration(age) + " ago").unwrap_or_default()
 }
 
-/// Whether the character is a control character, or changes the direction of the text around it, which could misrepresent a name.
+/// Whether the character could forge a line, or make a terminal or a browser display it differently: control characters,
+/// invisible characters, and those that change the direction of text.
 pub fn misleads(letter: char) -> bool {
     letter.is_control()
-        || matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        || matches!(letter, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
 #[cfg(test)]

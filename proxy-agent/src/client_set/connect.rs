@@ -14,11 +14,11 @@ use std::time::Duration;
 
 use grpc::capabilities::{self, Capabilities};
 use grpc::live_streams::LiveStreams;
-use grpc::{ClientSettings, Code, KeepaliveFlags, Wire, WireError};
+use grpc::{Code, KeepaliveFlags, Wire, WireError};
 use net::env_proxy::{self, EnvProxy, Proxy, ProxyUrlError};
 use net::host_port::Joined;
 use net::kernel::{TcpPeer, bound_silence};
-use net::listen::{HANDSHAKE_LIMIT, LinkSocket, SocketKeepalive, tune};
+use net::listen::{HANDSHAKE_LIMIT, LinkSocket, tune};
 use net::tls::{self, ClientTls, HandshakeError, Rotating, Validity};
 use tokio::net::TcpStream;
 use tokio::task::JoinError;
@@ -278,7 +278,7 @@ impl<R: Resolve> GrpcConnector<R> {
                 env_proxy::tunnel(stream, proxy, &address).await?
             }
         };
-        tune(&stream, SocketKeepalive::default(), None).map_err(ConnectError::Socket)?;
+        tune(&stream, None).map_err(ConnectError::Socket)?;
         let kernel = bound_silence(&stream).map_err(ConnectError::Socket)?;
         Ok((stream, kernel))
     }
@@ -307,15 +307,15 @@ impl<R: Resolve> GrpcConnector<R> {
             Some(_) => entry.bare_host(),
             None => entry.to_string(),
         };
-        let settings =
-            ClientSettings { keepalive: self.keepalive.connecting(), ..ClientSettings::for_agents() };
-        let connected = grpc::connect(io, &settings, &authority, PATH, metadata, deadline).await?;
+        let keepalive = self.keepalive.connecting();
+        let connected =
+            grpc::connect(io, keepalive, (authority.as_str(), PATH), metadata, None, deadline).await?;
         let (server_id, server_count) = metadata::server(&connected.metadata)?;
         let answer = Capabilities::read(&connected.metadata);
         if let Some(kernel) = kernel {
             connected.connection.keepalive.watch_kernel(Arc::new(kernel));
         }
-        connected.connection.set_keepalive(match answer.pings {
+        connected.connection.keepalive.set_keepalive(match answer.pings {
             true => self.keepalive.to_native_server(),
             false => self.keepalive.to_upstream_server(),
         });

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::pin::Pin;
 
 use driver::Bounds;
-use grpc::{ClientSettings, Incoming, Request, ServerSettings, Wire, connect, serve_connection};
+use grpc::{Incoming, Keepalive, Request, ServerSettings, Wire, connect, serve_connection};
 use http::HeaderMap;
 use mux::{DialId, Packet};
 use serve::logs::Records;
@@ -57,10 +57,15 @@ impl Stream {
             let on_stream = |request: Request| drop(sender.send(request));
             serve_connection(server_io, &ServerSettings::for_agents(), on_stream).await
         });
-        let settings = ClientSettings::for_agents();
         let deadline = Instant::now() + Duration::from_secs(60);
-        let opening =
-            connect(agent_io, &settings, "server", "/AgentService/Connect", HeaderMap::new(), deadline);
+        let opening = connect(
+            agent_io,
+            Keepalive::DEFAULT,
+            ("server", "/AgentService/Connect"),
+            HeaderMap::new(),
+            None,
+            deadline,
+        );
         let accepting = async { requests.recv().await.unwrap().accept(HeaderMap::new()).unwrap() };
         let (connected, wire) = tokio::select! {
             opened = async { tokio::join!(opening, accepting) } => opened,

@@ -92,15 +92,10 @@ pub(crate) fn uplink() -> Vec<Entry<Config>> {
             .takes(&["--alpn-proto=a,b", "--alpn-proto=c"], "a b c")
             .takes(&["--alpn-proto=[]"], "")
             .takes(&["--alpn-proto=[a,b]"], "a b")
-            .takes(&["--alpn-proto=\"a,b\""], "a,b")
             .takes(&["--alpn-proto="], "")
             .rejects_but_go_accepts(
                 &["--alpn-proto=a,"],
                 "--alpn-proto=\"\": a protocol's name has 1 to 255 bytes",
-            )
-            .refuses(
-                &["--alpn-proto=\"a"],
-                "invalid argument \"\\\"a\" for \"--alpn-proto\" flag: a quotation mark",
             ),
         flag("keepalive-time", |c| c.warnings.join("; "))
             .default("")

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
-use grpc::{ClientSettings, Code, Connected, Incoming, Wire, WireError, WireStream, connect};
+use grpc::{Code, Connected, Incoming, Keepalive, Wire, WireError, WireStream, connect};
 use http::HeaderMap;
 use mux::{ConnectId, DialId, Packet};
 use net::listen::UnixSocket;
@@ -48,9 +48,16 @@ impl Bench {
 
     /// Opens a stream as kube-apiserver does, except for the authority.
     async fn open(&self, path: &str) -> Result<Connected, WireError> {
-        let settings = ClientSettings::for_agents();
         let deadline = Instant::now() + SOON;
-        connect(self.connect().await, &settings, "localhost", path, HeaderMap::new(), deadline).await
+        connect(
+            self.connect().await,
+            Keepalive::DEFAULT,
+            ("localhost", path),
+            HeaderMap::new(),
+            None,
+            deadline,
+        )
+        .await
     }
 
     async fn dial(&mut self) -> ScriptedDial {

@@ -12,7 +12,7 @@ use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use net::listen::{AcceptLoop, HANDSHAKE_LIMIT, LinkSocket, SocketKeepalive, Source, tune};
+use net::listen::{AcceptLoop, HANDSHAKE_LIMIT, LinkSocket, Source, tune};
 use net::tls::{HandshakeError, ReadAhead, ServerStream, ServerTls};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
@@ -108,7 +108,7 @@ async fn serve(
 ) {
     let evicted = slot.evicted();
     let handshake = async {
-        tune(&stream, SocketKeepalive::default(), None)?;
+        tune(&stream, None)?;
         let on_hello = || {
             slot.renew();
             // Before each handshake waiting threads get the core: the scheduler would let this one run for milliseconds.

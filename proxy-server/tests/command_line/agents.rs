@@ -101,7 +101,7 @@ pub(crate) fn agents() -> Vec<Entry<Config>> {
             )
             .refuses(&["--cipher-suites=x"], "--cipher-suites=\"x\": it is unknown or insecure")
             .refuses(&["--cipher-suites=TLS_AES_256_GCM_SHA384,"], "--cipher-suites=\"\": it is unknown")
-            .refuses(&["--cipher-suites=a\"b"], "invalid argument \"a\\\"b\" for \"--cipher-suites\" flag"),
+            .refuses(&["--cipher-suites=a\"b"], "--cipher-suites=\"a\\\"b\": it is unknown or insecure"),
         flag("tls-min-version", |c| format!("{:?}", c.agents.tls_min_version.value))
             .default("Tls12")
             .takes(&["--tls-min-version="], "Tls12")

@@ -45,7 +45,7 @@ pub(crate) fn kubernetes() -> Vec<Entry<Config>> {
             )
             .refuses(
                 &["--kubeconfig-qps=1e39"],
-                "invalid argument \"1e39\" for \"--kubeconfig-qps\" flag: the number",
+                "invalid argument \"1e39\" for \"--kubeconfig-qps\" flag: it must be a number",
             ),
         flag("kubeconfig-burst", |c| c.kube.kubeconfig_burst.to_string())
             .default("0")

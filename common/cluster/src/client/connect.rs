@@ -13,7 +13,7 @@ use http_body_util::Full;
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use net::env_proxy::{Proxy, tunnel};
-use net::listen::{SocketKeepalive, tune};
+use net::listen::tune;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::task::JoinSet;
@@ -80,7 +80,7 @@ async fn through(
 
 async fn dial(host: &str, port: u16) -> io::Result<TcpStream> {
     let tcp = race(lookup_host((host, port)).await?.collect()).await?;
-    tune(&tcp, SocketKeepalive::default(), Some(USER_TIMEOUT))?;
+    tune(&tcp, Some(USER_TIMEOUT))?;
     Ok(tcp)
 }
 

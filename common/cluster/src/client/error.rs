@@ -43,9 +43,9 @@ pub enum ApiError {
         /// The time-out.
         limit: Duration,
     },
-    /// The call was not sent: its turn would have come after its time-out.
+    /// The call was not sent: its turn did not come within its time-out.
     #[error(
-        "too many requests of our own: the turn of this one is not within {limit:?}; raise --kubeconfig-qps and --kubeconfig-burst"
+        "too many requests of our own: the turn of this one did not come within {limit:?}; raise --kubeconfig-qps and --kubeconfig-burst"
     )]
     Throttled {
         /// The call's time-out.

@@ -1,13 +1,10 @@
-//! `--kubeconfig-qps` and `--kubeconfig-burst`: a token bucket for requests.
-//!
-//! A request that cannot have a turn before its deadline fails at once and takes no turn, and a request that is dropped
-//! while it waits returns its turn. So the wait never exceeds the requests' deadlines, and dropped requests delay no
-//! others.
+//! `--kubeconfig-qps` and `--kubeconfig-burst`: a token bucket for requests. Requests wait in order, and one that gives up leaves
+//! the queue, so it delays no others.
 
 use std::time::Duration;
 
-use parking_lot::Mutex;
-use tokio::time::{Instant, sleep_until};
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep};
 
 /// client-go's burst if a rate is given without one.
 const BURST: f64 = 10.0;
@@ -17,18 +14,8 @@ const BURST: f64 = 10.0;
 pub(super) struct RateLimit {
     rate: f64,
     burst: f64,
-    /// The tokens in the bucket, and when they were counted; negative while requests wait.
+    /// The tokens in the bucket, and when they were counted. The request whose turn is next holds the lock.
     state: Mutex<(f64, Instant)>,
-}
-
-/// The turn would come after the deadline.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct TooLate;
-
-/// A turn in the future. Dropping it returns the turn, unless it was used.
-struct Waiting<'a> {
-    limit: &'a RateLimit,
-    used: bool,
 }
 
 impl RateLimit {
@@ -42,54 +29,24 @@ impl RateLimit {
         Some(Self { rate, burst, state: Mutex::new((burst, Instant::now())) })
     }
 
-    /// Waits for a turn that comes before `deadline`.
-    ///
-    /// # Errors
-    /// At once, if there is no such turn.
-    pub(super) async fn turn(&self, deadline: Instant) -> Result<(), TooLate> {
-        let Some(due) = self.take(Instant::now(), deadline)? else { return Ok(()) };
-        let mut waiting = Waiting { limit: self, used: false };
-        sleep_until(due).await;
-        waiting.used = true;
-        Ok(())
-    }
-
-    /// Takes a turn. Returns when it comes; `None` means now.
-    fn take(&self, now: Instant, deadline: Instant) -> Result<Option<Instant>, TooLate> {
-        let mut state = self.state.lock();
-        let filled = (state.0 + self.rate * (now - state.1).as_secs_f64()).min(self.burst);
-        let due = if filled >= 1.0 {
-            None
-        } else {
-            // A wait that exceeds `Duration` is later than any deadline.
-            let wait = Duration::try_from_secs_f64((1.0 - filled) / self.rate).map_err(|_| TooLate)?;
-            let due = now.checked_add(wait).filter(|due| *due < deadline).ok_or(TooLate)?;
-            Some(due)
-        };
-        *state = (filled - 1.0, now);
-        Ok(due)
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        if !self.used {
-            self.limit.state.lock().0 += 1.0;
+    /// Waits for a turn. Has no time-out.
+    pub(super) async fn turn(&self) {
+        let mut state = self.state.lock().await;
+        let (tokens, counted) = *state;
+        let filled = (tokens + self.rate * counted.elapsed().as_secs_f64()).min(self.burst);
+        if filled < 1.0 {
+            let wait = Duration::try_from_secs_f64((1.0 - filled) / self.rate);
+            sleep(wait.unwrap_or(Duration::MAX)).await;
         }
+        *state = (filled.max(1.0) - 1.0, Instant::now());
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::{sleep, timeout};
+    use tokio::time::timeout;
 
     use super::*;
-
-    fn within(patience: Duration) -> Instant {
-        Instant::now() + patience
-    }
-
-    const LONG: Duration = Duration::from_secs(3_600);
 
     #[tokio::test(start_paused = true)]
     async fn a_burst_and_then_a_steady_rate() {
@@ -97,7 +54,7 @@ mod tests {
         let began = Instant::now();
         let mut at = Vec::new();
         for _ in 0..6 {
-            limit.turn(within(LONG)).await.unwrap();
+            limit.turn().await;
             at.push(began.elapsed().as_millis());
         }
         // Timers have a resolution of 1 ms.
@@ -107,35 +64,23 @@ mod tests {
         sleep(Duration::from_secs(60)).await;
         let began = Instant::now();
         for _ in 0..3 {
-            limit.turn(within(LONG)).await.unwrap();
+            limit.turn().await;
         }
         assert!(began.elapsed() < Duration::from_millis(2), "no more than the burst is saved up");
     }
 
-    /// Many agents whose reviews have a deadline of ten seconds, at one request per ten seconds.
+    /// Many agents whose reviews have a deadline of one second, at one request per ten seconds.
     #[tokio::test(start_paused = true)]
-    async fn request_that_would_wait_too_long_takes_no_turn() {
+    async fn request_that_gives_up_takes_no_turn() {
         let limit = RateLimit::new(0.1, 1).unwrap();
-        limit.turn(within(LONG)).await.unwrap();
-        let began = Instant::now();
-        for _ in 0..50 {
-            assert_eq!(limit.turn(within(Duration::from_secs(9))).await, Err(TooLate));
-        }
-        assert_eq!(began.elapsed(), Duration::ZERO, "they are told at once");
-        limit.turn(within(Duration::from_secs(11))).await.unwrap();
-        assert_eq!(began.elapsed().as_secs(), 10, "the next turn is nobody else's");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn canceled_request_gives_its_turn_back() {
-        let limit = RateLimit::new(0.1, 1).unwrap();
-        limit.turn(within(LONG)).await.unwrap();
+        limit.turn().await;
         let began = Instant::now();
         for _ in 0..5 {
-            let left = timeout(Duration::from_secs(1), limit.turn(within(LONG))).await;
-            assert!(left.is_err(), "its turn is not due");
+            let [one, other] = [(); 2].map(|()| timeout(Duration::from_secs(1), limit.turn()));
+            let (one, other) = tokio::join!(one, other);
+            assert!(one.is_err() && other.is_err(), "its turn is not due");
         }
-        limit.turn(within(Duration::from_secs(11))).await.unwrap();
+        limit.turn().await;
         assert_eq!(began.elapsed().as_secs(), 10);
     }
 
@@ -147,7 +92,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_rate_next_to_nothing_is_no_panic() {
         let limit = RateLimit::new(f32::MIN_POSITIVE, 1).unwrap();
-        limit.turn(within(LONG)).await.unwrap();
-        assert_eq!(limit.turn(within(LONG)).await, Err(TooLate));
+        limit.turn().await;
+        assert!(timeout(Duration::from_secs(3_600), limit.turn()).await.is_err());
     }
 }

@@ -163,7 +163,8 @@ impl Client {
     /// Sends the call, and again with other credentials if the API refused the first.
     async fn send(&self, call: &Call, deadline: Instant) -> Result<(Response<Incoming>, Pooled), ApiError> {
         if let Some(limit) = &self.0.limit {
-            limit.turn(deadline).await.map_err(|limit::TooLate| ApiError::Throttled { limit: call.limit })?;
+            let late = |_| ApiError::Throttled { limit: call.limit };
+            timeout_at(deadline, limit.turn()).await.map_err(late)?;
         }
         match self.send_as(call).await {
             Err(error) if error.is(401) && self.0.config.credentials.refused() => {
@@ -240,9 +241,6 @@ impl Client {
         }
         if let Some(authorization) = forwarder.and_then(Proxy::authorization) {
             request = request.header(PROXY_AUTHORIZATION, authorization);
-        }
-        for (name, value) in &self.0.config.impersonate {
-            request = request.header(name, value);
         }
         if call.body.is_some() {
             request = request.header(CONTENT_TYPE, JSON);

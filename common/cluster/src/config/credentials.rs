@@ -1,11 +1,9 @@
-//! Our credentials for the API: a bearer token, a name and password, a plug-in's credentials, or (with TLS only) none.
+//! Our credentials for the API: a bearer token, a plug-in's credentials, or (with TLS only) none.
 
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use http::HeaderValue;
 use http::header::InvalidHeaderValue;
 
@@ -22,7 +20,6 @@ enum Source {
     None,
     Token(HeaderValue),
     TokenFile(PathBuf),
-    Basic(HeaderValue),
     Exec(Exec),
 }
 
@@ -66,17 +63,6 @@ impl Credentials {
         Self(Source::TokenFile(path))
     }
 
-    /// A name and password.
-    ///
-    /// # Errors
-    /// If they have characters that are invalid in a header.
-    pub fn basic(name: &str, password: &str) -> Result<Self, InvalidHeaderValue> {
-        let encoded = STANDARD.encode(format!("{name}:{password}"));
-        let mut value = HeaderValue::from_str(&format!("Basic {encoded}"))?;
-        value.set_sensitive(true);
-        Ok(Self(Source::Basic(value)))
-    }
-
     /// The credentials of a plug-in.
     pub(crate) fn exec(exec: Exec) -> Self {
         Self(Source::Exec(exec))
@@ -92,7 +78,7 @@ impl Credentials {
     pub(crate) async fn show(&self) -> Result<PresentedCredentials, CredentialError> {
         match &self.0 {
             Source::None => Ok(PresentedCredentials::default()),
-            Source::Token(header) | Source::Basic(header) => Ok(header_alone(header.clone())),
+            Source::Token(header) => Ok(header_alone(header.clone())),
             Source::TokenFile(path) => {
                 let header = read(path).map_err(|error| CredentialError::of_file(path, error))?;
                 Ok(header_alone(header))
@@ -104,7 +90,7 @@ impl Credentials {
     /// The API refused the credentials. Returns true if a second attempt could use others.
     pub(crate) fn refused(&self) -> bool {
         match &self.0 {
-            Source::None | Source::Token(_) | Source::Basic(_) => false,
+            Source::None | Source::Token(_) => false,
             // The file may have been rotated between the read and the answer.
             Source::TokenFile(_) => true,
             Source::Exec(exec) => exec.invalidate(),
@@ -138,7 +124,6 @@ impl fmt::Display for Credentials {
             Source::None => f.write_str("client certificate or nothing"),
             Source::Token(_) => f.write_str("token"),
             Source::TokenFile(path) => write!(f, "token file {}", path.display()),
-            Source::Basic(_) => f.write_str("name and password"),
             Source::Exec(exec) => write!(f, "plug-in {exec}"),
         }
     }

@@ -12,12 +12,10 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::Value;
-use tokio::io::AsyncReadExt;
 use tokio::process::Command;
-use tokio::sync::watch;
+use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
 use super::credentials::{CredentialError, PresentedCredentials, bearer};
@@ -26,8 +24,6 @@ use crate::time::{Clock, Moment};
 
 /// The time-out of the program, independent of its callers' time-outs.
 const RUN_LIMIT: Duration = Duration::from_secs(30);
-/// The longest output, in bytes.
-const OUTPUT_LIMIT: u64 = 1 << 20;
 /// Credentials are renewed this long before they expire.
 const MARGIN: Duration = Duration::from_secs(10);
 /// After the API refused the credentials, the program does not run again within this time after its last run.
@@ -72,14 +68,17 @@ struct Status {
     expiration_timestamp: Option<String>,
 }
 
-/// A plug-in with its last result. Clones share both.
-#[derive(Clone)]
+/// A plug-in with its last result.
 pub(crate) struct Exec(Arc<Shared>);
 
 struct Shared {
     program: Program,
-    last: Mutex<Last>,
+    /// When the last run ended, and its result. Locked during a run.
+    last: Mutex<Option<(Instant, Outcome)>>,
 }
+
+/// The credentials, and when they expire.
+type Outcome = Result<(PresentedCredentials, Option<Moment>), CredentialError>;
 
 /// The program, its arguments and its environment.
 struct Program {
@@ -90,18 +89,6 @@ struct Program {
     info: String,
     hint: Option<String>,
     api_version: String,
-}
-
-/// The result of a run; `None` while it runs.
-type Outcome = Option<Result<PresentedCredentials, CredentialError>>;
-
-#[derive(Default)]
-struct Last {
-    presented: Option<(PresentedCredentials, Option<Moment>)>,
-    /// When the last run ended.
-    ran: Option<Instant>,
-    /// The current run, unless its sender is gone.
-    run: Option<watch::Receiver<Outcome>>,
 }
 
 impl Exec {
@@ -141,58 +128,41 @@ impl Exec {
 
     /// The current credentials; runs the program if there are none or they expire soon.
     pub(super) async fn show(&self) -> Result<PresentedCredentials, CredentialError> {
-        let mut outcome = {
-            let mut last = self.0.last.lock();
-            let soon = Clock::system().now().plus(MARGIN);
-            if let Some((presented, expires)) = &last.presented
-                && expires.is_none_or(|expires| expires > soon)
-            {
-                return Ok(presented.clone());
-            }
-            match &last.run {
-                Some(run) if run.has_changed().is_ok() => run.clone(),
-                _ => {
-                    let (tell, outcome) = watch::channel(None);
-                    last.run = Some(outcome.clone());
-                    tokio::spawn(self.clone().run(tell));
-                    outcome
+        let (shared, asked) = (Arc::clone(&self.0), Instant::now());
+        // A task, which continues if its caller gives up.
+        let run = tokio::spawn(async move {
+            let mut last = shared.last.lock().await;
+            match &*last {
+                Some((_, Ok((presented, expires)))) if expires.is_none_or(is_later) => {
+                    return Ok(presented.clone());
                 }
+                // A run that failed while this call waited for its end.
+                Some((ended, Err(error))) if *ended >= asked => return Err(error.clone()),
+                _ => {}
             }
-        };
-        let told = outcome.wait_for(Option::is_some).await.map(|outcome| outcome.clone());
-        // A run without a result has panicked, or its runtime has ended.
-        told.ok().flatten().unwrap_or_else(|| Err(self.0.program.failed("was not run to its end")))
-    }
-
-    /// Drops the last credentials, unless they are fresh. Returns whether it did.
-    pub(super) fn invalidate(&self) -> bool {
-        let mut last = self.0.last.lock();
-        if last.ran.is_some_and(|ran| ran.elapsed() < PAUSE) {
-            return false;
-        }
-        last.presented.take().is_some()
-    }
-
-    /// Runs the program and keeps its result. Has a time-out.
-    async fn run(self, tell: watch::Sender<Outcome>) {
-        let program = &self.0.program;
-        let brought = program.run().await.and_then(|printed| program.read(&printed));
-        let mut last = self.0.last.lock();
-        last.ran = Some(Instant::now());
-        let outcome = brought.map(|(presented, expires)| {
-            last.presented = Some((presented.clone(), expires));
-            presented
+            let program = &shared.program;
+            let outcome = program.run().await.and_then(|printed| program.read(&printed));
+            *last = Some((Instant::now(), outcome.clone()));
+            outcome.map(|(presented, _)| presented)
         });
-        last.run = None;
-        match &outcome {
-            Err(error) if tell.is_closed() => {
-                tracing::warn!(%error, "plug-in returned no credentials, after its callers timed out");
-            }
-            _ => {
-                tell.send_replace(Some(outcome));
-            }
-        }
+        // A run without a result has panicked, or its runtime has ended.
+        run.await.unwrap_or_else(|_| Err(self.0.program.failed("was not run to its end")))
     }
+
+    /// Drops the last credentials, unless they are fresh. Returns whether a second attempt could use others.
+    pub(super) fn invalidate(&self) -> bool {
+        let Ok(mut last) = self.0.last.try_lock() else { return true };
+        let is_old = matches!(&*last, Some((ended, Ok(_))) if ended.elapsed() >= PAUSE);
+        if is_old {
+            *last = None;
+        }
+        is_old
+    }
+}
+
+/// Whether credentials that expire at this time can still be used.
+fn is_later(expires: Moment) -> bool {
+    expires > Clock::system().now().plus(MARGIN)
 }
 
 impl Program {
@@ -200,29 +170,20 @@ impl Program {
         let mut command = Command::new(&self.path);
         command.args(&self.args).envs(self.env.iter().map(|(name, value)| (name, value)));
         command.env("KUBERNETES_EXEC_INFO", &self.info);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-        let mut child = command.spawn().map_err(|error| {
+        command.stdin(Stdio::null()).kill_on_drop(true);
+        let Ok(output) = timeout(RUN_LIMIT, command.output()).await else {
+            return Err(self.failed(&format!("did not end within {} s", RUN_LIMIT.as_secs())));
+        };
+        let output = output.map_err(|error| {
             let hint = self.hint.as_ref().map(|hint| format!("; {}", hint.trim().replace(['\n', '\r'], " ")));
             self.failed(&format!("cannot be started: {error}{}", hint.unwrap_or_default()))
         })?;
-        let (mut printed, mut complaints) = (Vec::new(), Vec::new());
-        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-        let finished = async {
-            let read_out = read_all(stdout, &mut printed);
-            let read_err = read_all(stderr, &mut complaints);
-            let ((), ()) = tokio::join!(read_out, read_err);
-            child.wait().await
-        };
-        let status = match timeout(RUN_LIMIT, finished).await {
-            Ok(status) => status.map_err(|error| self.failed(&error.to_string()))?,
-            Err(_) => return Err(self.failed(&format!("did not end within {} s", RUN_LIMIT.as_secs()))),
-        };
-        if status.success() {
-            return Ok(printed);
+        if output.status.success() {
+            return Ok(output.stdout);
         }
-        let complaints = String::from_utf8_lossy(&complaints);
+        let complaints = String::from_utf8_lossy(&output.stderr);
         let quoted: String = complaints.trim().chars().take(QUOTED).flat_map(char::escape_debug).collect();
-        Err(self.failed(&format!("failed ({status}): {quoted}")))
+        Err(self.failed(&format!("failed ({}): {quoted}", output.status)))
     }
 
     /// Why the plug-in returned no credentials. No text contains its standard output.
@@ -230,7 +191,7 @@ impl Program {
         CredentialError(format!("plug-in {:?} {why}", self.command))
     }
 
-    fn read(&self, printed: &[u8]) -> Result<(PresentedCredentials, Option<Moment>), CredentialError> {
+    fn read(&self, printed: &[u8]) -> Outcome {
         let output = |why: &str| self.failed(&format!("printed no usable ExecCredential: {why}"));
         let credential: Credential =
             serde_json::from_slice(printed).map_err(|_| output("it is no such JSON"))?;
@@ -253,13 +214,6 @@ impl Program {
         let expires =
             expires.map(|text| Moment::parse(text).ok_or(output("its expirationTimestamp is not a time")));
         Ok((PresentedCredentials { header, identity }, expires.transpose()?))
-    }
-}
-
-async fn read_all(stream: Option<impl tokio::io::AsyncRead + Unpin>, into: &mut Vec<u8>) {
-    if let Some(stream) = stream {
-        // Unread output is missing, and the parser then rejects it.
-        let _ = stream.take(OUTPUT_LIMIT).read_to_end(into).await;
     }
 }
 

@@ -11,7 +11,6 @@ use serde_json::Value;
 
 use super::credentials::Credentials;
 use super::exec::{Exec, Plugin};
-use super::impersonation::Impersonation;
 use super::tls::{Pem, TlsFiles};
 use super::{Config, ConfigError, Server, yaml};
 
@@ -61,11 +60,10 @@ struct User {
     #[serde(rename = "tokenFile")]
     token_file: Option<PathBuf>,
     username: Option<String>,
-    password: Option<String>,
     exec: Option<Plugin>,
     auth_provider: Option<Value>,
-    #[serde(flatten)]
-    impersonation: Impersonation,
+    #[serde(rename = "as")]
+    impersonated: Option<String>,
 }
 
 /// Reads a file.
@@ -110,7 +108,6 @@ fn resolve(file: File, folder: &Path) -> Result<Config, String> {
         cluster.certificate_authority_data,
         folder,
     )?;
-    let impersonate = user.impersonation.headers()?;
     let identity = identity(&user, folder)?;
     let info = cluster_info(
         &server,
@@ -128,7 +125,6 @@ fn resolve(file: File, folder: &Path) -> Result<Config, String> {
         },
         credentials: credentials(user, folder, info)?,
         proxy: proxy.transpose()?,
-        impersonate,
         warnings,
     })
 }
@@ -192,10 +188,16 @@ fn cluster_info(server: &Server, ca: Option<&Pem>, name: Option<&str>, insecure:
 }
 
 fn credentials(user: User, folder: &Path, info: Value) -> Result<Credentials, String> {
+    let given = |text: Option<String>| text.filter(|text| !text.is_empty());
     if user.auth_provider.is_some() {
         return Err("auth-provider was removed from Kubernetes: use exec instead".into());
     }
-    let given = |text: Option<String>| text.filter(|text| !text.is_empty());
+    if given(user.username).is_some() {
+        return Err("username was removed from Kubernetes: use a token or a client certificate".into());
+    }
+    if given(user.impersonated).is_some() {
+        return Err("as is not supported: give credentials of the user to act as".into());
+    }
     // As in client-go: the file takes precedence over the token, and both over a plug-in.
     if let Some(file) = user.token_file.filter(|file| !file.as_os_str().is_empty()) {
         return Ok(Credentials::token_file(folder.join(file)));
@@ -206,11 +208,7 @@ fn credentials(user: User, folder: &Path, info: Value) -> Result<Credentials, St
     if let Some(plugin) = user.exec {
         return Ok(Credentials::exec(Exec::new(plugin, folder, info)?));
     }
-    match (given(user.username), user.password) {
-        (Some(name), password) => Credentials::basic(&name, &password.unwrap_or_default())
-            .map_err(|_| "username or password has characters that are invalid in a header".to_owned()),
-        (None, _) => Ok(Credentials::none()),
-    }
+    Ok(Credentials::none())
 }
 
 #[cfg(test)]

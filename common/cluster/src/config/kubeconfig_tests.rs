@@ -27,7 +27,6 @@ fn every_kind_of_user_is_understood() {
     let rows = [
         ("", "client certificate or nothing"),
         ("token: s3cret", "token"),
-        ("username: a, password: s3cret", "name and password"),
         ("client-certificate: a.crt, client-key: a.key", "client certificate or nothing"),
         ("client-certificate-data: YQ==, client-key-data: czNjcmV0", "client certificate or nothing"),
         (
@@ -123,32 +122,6 @@ fn a_proxy_has_the_port_of_its_scheme() {
 }
 
 #[test]
-fn impersonation_becomes_headers() {
-    let headers = |user: &str| -> Vec<String> {
-        let config = load_text(&kubeconfig(SERVER, user)).1.unwrap();
-        let headers = config.impersonate.iter();
-        headers.map(|(name, value)| format!("{name}={}", str::from_utf8(value.as_bytes()).unwrap())).collect()
-    };
-    assert_eq!(
-        headers("token: x, as: jane, as-uid: '7', as-groups: [a, b]"),
-        ["impersonate-user=jane", "impersonate-uid=7", "impersonate-group=a", "impersonate-group=b"]
-    );
-    // Escapes are client-go's (headerKeyEscape), in the lower case of all our headers.
-    let extra = "{Scopes: [view, 'für alle'], example.org/a b: [x], 'ä%': [''], none: null, empty: []}";
-    assert_eq!(
-        headers(&format!("token: x, as: jane, as-user-extra: {extra}")),
-        [
-            "impersonate-user=jane",
-            "impersonate-extra-scopes=view",
-            "impersonate-extra-scopes=für alle",
-            "impersonate-extra-example.org%2fa%20b=x",
-            "impersonate-extra-%c3%a4%25=",
-        ]
-    );
-    assert!(headers("token: x, as-groups: [], as-user-extra: {}").is_empty());
-}
-
-#[test]
 fn faults_are_one_line_with_the_fix_and_no_secret() {
     let rows = [
         (kubeconfig("server: ''", ""), "server \"\""),
@@ -160,13 +133,8 @@ fn faults_are_one_line_with_the_fix_and_no_secret() {
         (kubeconfig(SERVER, "client-certificate: a"), "no client-key: give both"),
         (kubeconfig(SERVER, "client-certificate-data: '%'"), "client-certificate-data is not base64"),
         (kubeconfig(SERVER, "auth-provider: {name: gcp}"), "use exec instead"),
-        (kubeconfig(SERVER, "as-groups: [s3cret]"), "no as: name the user"),
-        (kubeconfig(SERVER, "as-user-extra: {s3cret: [x]}"), "no as: name the user"),
-        (
-            kubeconfig(SERVER, "as: x, as-user-extra: {k: [\"s3cret\\n\"]}"),
-            "as-user-extra has a control character",
-        ),
-        (kubeconfig(SERVER, "as: x, as-user-extra: {k: s3cret}"), "is no kubeconfig"),
+        (kubeconfig(SERVER, "username: a, password: s3cret"), "username was removed from Kubernetes"),
+        (kubeconfig(SERVER, "token: s3cret, as: x, as-groups: [y]"), "as is not supported"),
         (
             kubeconfig(SERVER, "exec: {apiVersion: client.authentication.k8s.io/v1alpha1, command: a}"),
             "neither",

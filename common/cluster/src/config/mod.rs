@@ -5,7 +5,6 @@
 
 mod credentials;
 mod exec;
-mod impersonation;
 mod in_cluster;
 mod kubeconfig;
 mod server;
@@ -15,7 +14,6 @@ mod yaml;
 use std::fmt;
 use std::path::Path;
 
-use http::{HeaderName, HeaderValue};
 use net::env_proxy::{EnvProxy, Proxy};
 
 pub(crate) use credentials::PresentedCredentials;
@@ -35,8 +33,6 @@ pub struct Config {
     pub credentials: Credentials,
     /// The proxy for the API: the kubeconfig's, otherwise the environment's.
     pub proxy: Option<Proxy>,
-    /// The headers of the impersonated user.
-    pub impersonate: Vec<(HeaderName, HeaderValue)>,
     /// Warnings for the log about settings that weaken security.
     pub warnings: Vec<String>,
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use net::host_port::{self, SplitError};
+use net::host_port;
 
 /// The API server's address.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,10 +36,7 @@ impl Server {
         if authority.contains('@') {
             return Err("it has credentials, which belong to the user's section");
         }
-        let (host, port) = host_port::split(authority).map_err(|error| match error {
-            SplitError::Unclosed => "its ']' is missing",
-            SplitError::Trailing => "a port must follow ']'",
-        })?;
+        let (host, port) = host_port::split(authority).map_err(|_| "its brackets are malformed")?;
         if host.is_empty() {
             return Err("it names no host");
         }

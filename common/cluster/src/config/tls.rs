@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use net::tls::{
-    Validity, any_server, check_config, ignore_legacy_pki, server_verifier, short_rsa, system_roots,
+    SHORTEST_RSA, Validity, any_server, check_config, ignore_legacy_pki, server_verifier, system_roots,
 };
 use rustls::ClientConfig;
 use rustls::crypto::aws_lc_rs;
@@ -88,11 +88,9 @@ impl TlsFiles {
                 let text = key.read("client-key")?;
                 let key = PrivateKeyDer::from_pem_slice(&text)
                     .map_err(|_| TlsProblem(format!("client-key{key}: has no usable private key in PEM")))?;
-                let short = short_rsa(&key);
-                builder.with_client_auth_cert(chain, key).map_err(|why| match short {
-                    Some(why) => problem("client-key", &why),
-                    None => problem("client-certificate", &why),
-                })?
+                builder
+                    .with_client_auth_cert(chain, key)
+                    .map_err(|why| problem("client-certificate", &format_args!("{why} ({SHORTEST_RSA})")))?
             }
         };
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
@@ -169,9 +167,6 @@ mod tests {
         let key = format!("-----BEGIN RSA PRIVATE KEY-----\n{key}\n-----END RSA PRIVATE KEY-----\n");
         let identity = Some((Pem::Data(chain.into_bytes()), Pem::Data(key.into_bytes())));
         let error = TlsFiles { identity, insecure: true, ..TlsFiles::default() }.build(None).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "client-key: RSA keys below 2048 bits are not supported, and this one has 1024: issue a new one"
-        );
+        assert!(error.to_string().contains("RSA keys below 2048 bits are not supported"), "{error}");
     }
 }

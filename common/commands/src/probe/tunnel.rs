@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use grpc::{ClientSettings, Connected, Incoming, Wire, connect_and_send};
+use grpc::{Connected, Incoming, Keepalive, Wire, connect};
+use http::HeaderMap;
 use mux::{ConnectId, DialId, Packet};
 use net::host_port::host_port;
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
@@ -202,11 +203,10 @@ async fn next(connected: &mut Connected) -> Result<Option<Packet<Bytes>>, String
 }
 
 async fn dial_grpc(io: Box<dyn Io>, target: &str) -> Result<Tunnel, Refused> {
-    let settings = ClientSettings::for_agents();
     let (stream, deadline) = (("localhost", "/ProxyService/Proxy"), Instant::now() + LIMIT);
     let (protocol, address) = ("tcp".to_owned(), target.to_owned());
     let dial = Packet::DialReq { random: DIAL, protocol, address, trace: None };
-    let connected = connect_and_send(io, &settings, stream, dial, deadline).await;
+    let connected = connect(io, Keepalive::DEFAULT, stream, HeaderMap::new(), Some(dial), deadline).await;
     let mut connected = connected.map_err(Refused::frontend)?;
     loop {
         match next(&mut connected).await.map_err(Refused::frontend)? {

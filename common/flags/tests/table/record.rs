@@ -43,6 +43,9 @@ pub fn record_entries<C: 'static>(
             .accepts_but_go_rejects(&["--otlp-sample-ratio=1"], "1")
             .accepts_but_go_rejects(&["--otlp-sample-ratio=0"], "0")
             .refuses(&["--otlp-sample-ratio=2"], "--otlp-sample-ratio=2: it must be from 0 to 1")
-            .refuses(&["--otlp-sample-ratio=nan"], "--otlp-sample-ratio=NaN: it must be from 0 to 1"),
+            .refuses(
+                &["--otlp-sample-ratio=nan"],
+                "invalid argument \"nan\" for \"--otlp-sample-ratio\" flag",
+            ),
     ]
 }

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::{Served, data, dial, next, packet, serve, soon};
 use crate::raw::{END_HEADERS, HEADERS, frame, hello};
 use crate::{
-    ClientSettings, Code, ConnectionError, ServerSettings, Wire, WireError, connect, serve_connection,
+    Code, ConnectionError, Keepalive, ServerSettings, Wire, WireError, connect, serve_connection,
     serve_connection_until,
 };
 
@@ -129,9 +129,15 @@ async fn a_stream_may_be_over_with_its_headers() {
 async fn a_server_that_does_not_answer_is_a_deadline() {
     let (client_io, _server_io) = duplex(1 << 20);
     let deadline = Instant::now() + Duration::from_secs(30);
-    let settings = ClientSettings::for_agents();
-    let error =
-        connect(client_io, &settings, "server", "/AgentService/Connect", HeaderMap::new(), deadline).await;
+    let error = connect(
+        client_io,
+        Keepalive::DEFAULT,
+        ("server", "/AgentService/Connect"),
+        HeaderMap::new(),
+        None,
+        deadline,
+    )
+    .await;
     assert_eq!(error.unwrap_err().code, Code::DeadlineExceeded);
     assert_eq!(Instant::now(), deadline);
 }
@@ -139,9 +145,15 @@ async fn a_server_that_does_not_answer_is_a_deadline() {
 #[tokio::test(start_paused = true)]
 async fn an_authority_that_is_none_is_named() {
     let (client_io, _server_io) = duplex(1 << 20);
-    let settings = ClientSettings::for_agents();
-    let error =
-        connect(client_io, &settings, "a b", "/AgentService/Connect", HeaderMap::new(), Instant::now()).await;
+    let error = connect(
+        client_io,
+        Keepalive::DEFAULT,
+        ("a b", "/AgentService/Connect"),
+        HeaderMap::new(),
+        None,
+        Instant::now(),
+    )
+    .await;
     assert!(error.unwrap_err().message.contains("\"a b\""));
 }
 

@@ -49,7 +49,7 @@ async fn the_server_finds_a_dead_client() {
 async fn the_client_finds_a_dead_server_by_the_period_of_the_day() {
     let mut pair = pair().await;
     sleep(Duration::from_secs(100)).await;
-    pair.client.connection.set_keepalive(TEN_AND_FIVE);
+    pair.client.connection.keepalive.set_keepalive(TEN_AND_FIVE);
     // The idle time so far counts: a ping is sent at once.
     pair.frozen.store(true, Ordering::Relaxed);
     let before = Instant::now();
@@ -62,7 +62,7 @@ async fn the_client_finds_a_dead_server_by_the_period_of_the_day() {
 #[tokio::test(start_paused = true)]
 async fn living_peers_are_left_alone() {
     let mut pair = pair_with(settings(TEN_AND_FIVE)).await;
-    pair.client.connection.set_keepalive(TEN_AND_FIVE);
+    pair.client.connection.keepalive.set_keepalive(TEN_AND_FIVE);
     sleep(Duration::from_secs(3600)).await;
     pair.client.stream.send(data("here")).unwrap();
     assert_eq!(packet(&mut pair.server).await, data("here"));
@@ -71,7 +71,7 @@ async fn living_peers_are_left_alone() {
 #[tokio::test(start_paused = true)]
 async fn unread_data_does_not_delay_pings() {
     let mut pair = pair_with(settings(TEN_AND_FIVE)).await;
-    pair.client.connection.set_keepalive(TEN_AND_FIVE);
+    pair.client.connection.keepalive.set_keepalive(TEN_AND_FIVE);
     for _ in 0..100 {
         pair.client.stream.send(data(vec![1; 60_000])).unwrap();
         pair.server.send(data(vec![1; 60_000])).unwrap();
@@ -121,7 +121,7 @@ async fn pings_of_an_idle_client_are_answered_and_never_too_many() {
 async fn a_peer_that_does_not_answer_is_unresponsive_and_keeps_its_connection() {
     let mut pair = pair().await;
     let five_minutes = Duration::from_secs(300);
-    pair.client.connection.set_keepalive(Keepalive { timeout: five_minutes, ..TEN_AND_FIVE });
+    pair.client.connection.keepalive.set_keepalive(Keepalive { timeout: five_minutes, ..TEN_AND_FIVE });
     let mut unresponsive = pair.client.connection.keepalive.unresponsive();
     pair.client.connection.keepalive.probe();
     assert!(timeout(Duration::from_secs(5), unresponsive.changed()).await.is_err(), "answered");
@@ -155,7 +155,7 @@ impl PeerKernel for Says {
 async fn silent_with_kernel(outstanding: bool) -> (u64, Result<(), ConnectionError>) {
     let mut pair = pair().await;
     let keepalive = Keepalive { timeout: Duration::from_secs(300), ..TEN_AND_FIVE };
-    pair.client.connection.set_keepalive(keepalive);
+    pair.client.connection.keepalive.set_keepalive(keepalive);
     pair.frozen.store(true, Ordering::Relaxed);
     let (last_sent, last_received) = (Duration::from_secs(5), Duration::from_secs(60));
     let seen = Acknowledgment { outstanding, last_sent, last_received, probes: 0 };
@@ -201,14 +201,14 @@ async fn a_stopped_program_is_given_five_minutes_and_a_silent_host_thirty_second
 #[tokio::test(start_paused = true)]
 async fn zero_interval_does_not_spin() {
     let pair = pair().await;
-    pair.client.connection.set_keepalive(Keepalive {
+    pair.client.connection.keepalive.set_keepalive(Keepalive {
         interval: Duration::ZERO,
         timeout: Duration::MAX,
         half_open_timeout: Duration::MAX,
         while_idle: false,
     });
     sleep(Duration::from_millis(200)).await;
-    pair.client.connection.set_keepalive(Keepalive { interval: Duration::MAX, ..TEN_AND_FIVE });
+    pair.client.connection.keepalive.set_keepalive(Keepalive { interval: Duration::MAX, ..TEN_AND_FIVE });
     sleep(Duration::from_secs(3600)).await;
     assert!(!pair.served.serving.is_finished());
 }
@@ -348,7 +348,7 @@ async fn a_client_measures_the_round_trip_when_it_is_asked_to() {
 async fn patient_pair() -> Pair {
     let pair = pair().await;
     let (timeout, half_open_timeout) = (Duration::from_secs(300), Duration::from_secs(20));
-    pair.client.connection.set_keepalive(Keepalive { timeout, half_open_timeout, ..TEN_AND_FIVE });
+    pair.client.connection.keepalive.set_keepalive(Keepalive { timeout, half_open_timeout, ..TEN_AND_FIVE });
     pair
 }
 
@@ -411,7 +411,10 @@ async fn a_superseded_connection_is_unresponsive_sooner() {
 #[tokio::test(start_paused = true)]
 async fn supersede_alone_sends_no_ping() {
     let mut pair = patient_pair().await;
-    pair.client.connection.set_keepalive(Keepalive { interval: Duration::from_secs(3600), ..TEN_AND_FIVE });
+    pair.client
+        .connection
+        .keepalive
+        .set_keepalive(Keepalive { interval: Duration::from_secs(3600), ..TEN_AND_FIVE });
     pair.frozen.store(true, Ordering::Relaxed);
     pair.client.connection.keepalive.supersede();
     assert!(timeout(Duration::from_secs(3000), pair.client.connection.closed()).await.is_err());

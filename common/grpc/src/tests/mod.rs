@@ -30,8 +30,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use super::{
-    ClientSettings, Connected, ConnectionError, Incoming, Request, ServerSettings, Wire, WireError,
-    WireStream, connect, serve_connection,
+    Connected, ConnectionError, Incoming, Keepalive, Request, ServerSettings, Wire, WireError, WireStream,
+    connect, serve_connection,
 };
 
 /// Counts its wake-ups.
@@ -135,8 +135,7 @@ where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let deadline = Instant::now() + Duration::from_secs(60);
-    let settings = ClientSettings::for_agents();
-    connect(io, &settings, "server:8091", "/AgentService/Connect", metadata, deadline).await
+    connect(io, Keepalive::DEFAULT, ("server:8091", "/AgentService/Connect"), metadata, None, deadline).await
 }
 
 /// Both ends of a stream, on transports that can be frozen.

@@ -76,7 +76,7 @@ impl Rule {
 
 fn rule(entry: &str) -> Option<Rule> {
     if let Ok(network) = entry.parse::<IpNet>() {
-        return Some(Rule::Network(canonical(network)));
+        return Some(Rule::Network(network));
     }
     // As in Go: brackets without a port are not removed.
     let (host, port) = match host_port::split_lenient(entry) {
@@ -94,15 +94,4 @@ fn rule(entry: &str) -> Option<Rule> {
     let bare = !host.starts_with('.');
     let suffix = if bare { format!(".{host}") } else { host.to_owned() };
     Some(Rule::Domain { suffix, bare, port })
-}
-
-/// Converts an IPv4-mapped IPv6 network to IPv4.
-fn canonical(network: IpNet) -> IpNet {
-    let mapped = match network {
-        IpNet::V6(v6) if v6.prefix_len() >= 96 => {
-            v6.addr().to_ipv4_mapped().map(|ip| (ip, v6.prefix_len() - 96))
-        }
-        _ => None,
-    };
-    mapped.and_then(|(ip, length)| IpNet::new(ip.into(), length).ok()).unwrap_or(network)
 }

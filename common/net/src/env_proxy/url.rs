@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use percent_encoding::percent_decode_str;
 use thiserror::Error;
 
-use crate::host_port::{self, SplitError};
+use crate::host_port;
 
 /// The dialer, which determines the meaning of a proxy's scheme.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -156,10 +156,7 @@ fn is_scheme(text: &str) -> bool {
 
 /// `host`, `host:port`, `[ipv6]`, `[ipv6]:port`.
 fn split_port(address: &str) -> Result<(&str, Option<u16>), &'static str> {
-    let (host, port) = host_port::split(address).map_err(|error| match error {
-        SplitError::Unclosed => "a bracket is not closed",
-        SplitError::Trailing => "something follows the bracket",
-    })?;
+    let (host, port) = host_port::split(address).map_err(|_| "its brackets are malformed")?;
     if host.is_empty() {
         return Err("it has no host");
     }

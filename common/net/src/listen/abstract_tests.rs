@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
-use tokio_util::sync::CancellationToken;
 
-use super::tests::refusal;
+use super::tests::{accept_all, refusal};
 use super::*;
 
 /// `@` and an unused name.
@@ -49,7 +48,7 @@ async fn an_abstract_socket_is_not_looked_for() {
     let reach = Reach::default();
     let socket = UnixSocket::bind(&path, true).unwrap().reporting(reach.clone());
     let accepting = AcceptLoop::new(socket, "test");
-    let running = tokio::spawn(accepting.run(CancellationToken::new(), drop));
+    let running = tokio::spawn(accept_all(accepting));
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(reach.obstacle(), None);
     assert!(!path.exists());

@@ -1,28 +1,20 @@
-//! Accepts connections until the process stops.
+//! Accepts connections, whatever errors an accept has.
 //!
 //! An accept can fail in two ways. If the connection died before it was accepted, nothing is wrong. If the process
 //! lacks descriptors or memory, the listening socket stays readable, and a loop that simply retries would occupy a
-//! core. This loop waits, and doubles its pause.
-//!
-//! Never here: an end because of an error. The loop ends only when it is told to.
+//! core. This loop pauses.
 
 use std::future::poll_fn;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use rustix::io::Errno;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
+use tokio::time::{Instant, sleep_until};
 
-/// The first pause after a failed accept: long enough to cost next to nothing, short enough to be unnoticed if a
-/// descriptor was freed at once.
-const ACCEPT_BACKOFF_FIRST: Duration = Duration::from_millis(5);
-
-/// The longest pause between accepts. A listener resumes within this time after descriptors are available.
-const ACCEPT_BACKOFF_MOST: Duration = Duration::from_secs(1);
+/// The pause after a failed accept: it costs next to nothing, and a listener resumes soon after descriptors are available.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// A source of connections.
 pub trait Source {
@@ -41,96 +33,44 @@ impl Source for TcpListener {
     }
 }
 
-/// Accepts from a [`Source`], with back-off.
+/// Accepts from a [`Source`], with pauses.
 #[derive(Debug)]
 pub struct AcceptLoop<S> {
-    source: S,
+    pub(super) source: S,
     /// The listener's name in logs.
     name: String,
-    episode: Option<Episode>,
-}
-
-/// A period in which accepts fail for lack of a resource.
-#[derive(Debug)]
-struct Episode {
-    pause: Duration,
-    /// The time of the next attempt.
-    until: Instant,
-    failures: u64,
+    /// The end of the pause, while accepts fail for lack of a resource.
+    resumes: Option<Instant>,
 }
 
 impl<S: Source> AcceptLoop<S> {
     /// `name` is the listener's address, for logs.
     pub fn new(source: S, name: impl Into<String>) -> Self {
-        Self { source, name: name.into(), episode: None }
-    }
-
-    /// The source, for its address.
-    pub fn source(&self) -> &S {
-        &self.source
+        Self { source, name: name.into(), resumes: None }
     }
 
     /// The next connection. Cancel safe: no connection is lost, and a pause continues.
     pub async fn accept(&mut self) -> S::Conn {
         loop {
-            if let Some(episode) = &self.episode {
-                tokio::time::sleep_until(episode.until).await;
+            if let Some(resumes) = self.resumes {
+                sleep_until(resumes).await;
             }
             match poll_fn(|cx| self.source.poll_accept(cx)).await {
                 Ok(conn) => {
-                    self.recovered();
+                    if self.resumes.take().is_some() {
+                        tracing::info!(listener = %self.name, "accepting connections again");
+                    }
                     return conn;
                 }
-                Err(error) if is_of_one_connection(&error) => {}
-                Err(error) => self.failed(&error),
+                // Errors of the connection that would have been accepted.
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => {}
+                Err(error) => {
+                    if self.resumes.replace(Instant::now() + PAUSE).is_none() {
+                        tracing::warn!(listener = %self.name, %error, "cannot accept connections; trying again until it works");
+                    }
+                }
             }
         }
     }
-
-    /// Passes every connection to `on_connection`, which must not block, until `stop`; then closes the listener at
-    /// once.
-    pub async fn run(mut self, stop: CancellationToken, mut on_connection: impl FnMut(S::Conn)) {
-        while let Some(conn) = stop.run_until_cancelled(self.accept()).await {
-            on_connection(conn);
-        }
-    }
-
-    fn failed(&mut self, error: &io::Error) {
-        let (pause, failures) = match &self.episode {
-            Some(episode) => ((episode.pause * 2).min(ACCEPT_BACKOFF_MOST), episode.failures + 1),
-            None => {
-                tracing::warn!(listener = %self.name, %error, "cannot accept connections; trying again until it works");
-                (ACCEPT_BACKOFF_FIRST, 1)
-            }
-        };
-        self.episode = Some(Episode { pause, until: Instant::now() + pause, failures });
-    }
-
-    fn recovered(&mut self) {
-        if let Some(episode) = self.episode.take() {
-            tracing::info!(listener = %self.name, failures = episode.failures, "accepting connections again");
-        }
-    }
-}
-
-/// Errors of the connection that would have been accepted: accept(2) returns its network errors. Any other error counts
-/// as a lack of resources, because a pause is harmless.
-fn is_of_one_connection(error: &io::Error) -> bool {
-    let Some(errno) = Errno::from_io_error(error) else {
-        return false;
-    };
-    matches!(
-        errno,
-        Errno::CONNABORTED
-            | Errno::CONNRESET
-            | Errno::INTR
-            | Errno::PROTO
-            | Errno::PERM
-            | Errno::NETDOWN
-            | Errno::NETUNREACH
-            | Errno::HOSTDOWN
-            | Errno::HOSTUNREACH
-            | Errno::NOPROTOOPT
-            | Errno::TIMEDOUT
-    )
 }

@@ -1,35 +1,20 @@
 //! The limit on open descriptors.
 
-use std::fmt;
-
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// The process's soft limit on descriptors, raised as far as permitted. `None` means unlimited.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DescriptorLimit(pub Option<u64>);
-
-impl DescriptorLimit {
-    /// Raises the soft limit to the hard limit, as Go's runtime does. If the kernel refuses, the
-    /// limit stays.
-    pub fn raise() -> Self {
-        let found = getrlimit(Resource::Nofile);
-        let wanted = Rlimit { current: found.maximum, maximum: found.maximum };
-        if found.current != found.maximum && setrlimit(Resource::Nofile, wanted).is_err() {
-            tracing::warn!(
-                soft = found.current,
-                hard = found.maximum,
-                "cannot raise the limit on open descriptors"
-            );
-        }
-        Self(getrlimit(Resource::Nofile).current)
+/// Raises the process's soft limit on descriptors to the hard limit, as Go's runtime does, and logs the result. If the kernel
+/// refuses, the limit stays.
+pub fn raise_descriptor_limit() {
+    let found = getrlimit(Resource::Nofile);
+    let wanted = Rlimit { current: found.maximum, maximum: found.maximum };
+    if found.current != found.maximum && setrlimit(Resource::Nofile, wanted).is_err() {
+        tracing::warn!(
+            soft = found.current,
+            hard = found.maximum,
+            "cannot raise the limit on open descriptors"
+        );
     }
-}
-
-impl fmt::Display for DescriptorLimit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(limit) => write!(f, "{limit}"),
-            None => f.write_str("unlimited"),
-        }
-    }
+    let limit = getrlimit(Resource::Nofile).current;
+    let descriptors = limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string());
+    tracing::info!(descriptors, "Descriptor limit");
 }

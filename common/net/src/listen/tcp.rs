@@ -14,24 +14,12 @@ use crate::host_port::{Joined, unbracketed};
 /// Go uses).
 pub(super) const BACKLOG: i32 = 4096;
 
-/// TCP keepalive probes of an idle peer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SocketKeepalive {
-    /// Idle time before the first probe.
-    pub idle: Duration,
-    /// Time between probes.
-    pub interval: Duration,
-    /// Unanswered probes after which the connection is dead.
-    pub probes: u32,
-}
-
-impl Default for SocketKeepalive {
-    /// 10 s, 5 s, 4: a peer that vanished is noticed after 30 s, even if HTTP/2 pings are rare because Go servers close
-    /// connections that ping more often.
-    fn default() -> Self {
-        Self { idle: Duration::from_secs(10), interval: Duration::from_secs(5), probes: 4 }
-    }
-}
+/// TCP keepalive probes of an idle peer: a peer that vanished is noticed after 30 s, even if HTTP/2 pings are rare because Go
+/// servers close connections that ping more often.
+const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
+    .with_time(Duration::from_secs(10))
+    .with_interval(Duration::from_secs(5))
+    .with_retries(4);
 
 /// Binds a TCP listener. As in Go an empty host, `0.0.0.0` and `::` mean all addresses of both families; IPv4 only if
 /// this machine has no IPv6. A name is resolved; IPv4 is preferred.
@@ -111,18 +99,10 @@ fn resolve(host: &str, port: u16) -> Option<SocketAddr> {
 ///
 /// # Errors
 /// Those of setsockopt(2); the connection is most likely gone.
-pub fn tune(
-    stream: &TcpStream,
-    keepalive: SocketKeepalive,
-    user_timeout: Option<Duration>,
-) -> io::Result<()> {
+pub fn tune(stream: &TcpStream, user_timeout: Option<Duration>) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);
-    let probes = TcpKeepalive::new()
-        .with_time(keepalive.idle)
-        .with_interval(keepalive.interval)
-        .with_retries(keepalive.probes);
-    socket.set_tcp_keepalive(&probes)?;
+    socket.set_tcp_keepalive(&KEEPALIVE)?;
     match user_timeout {
         Some(limit) => socket.set_tcp_user_timeout(Some(limit)),
         None => Ok(()),

@@ -46,27 +46,29 @@ impl Source for Script {
     }
 }
 
+pub(super) async fn accept_all<S: Source>(mut accepting: AcceptLoop<S>) {
+    loop {
+        drop(accepting.accept().await);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_lack_of_descriptors_is_waited_out() {
     for lack in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM] {
         let script = Script::new((0..12).map(|_| Err(lack)).chain([Ok(7), Err(lack), Ok(8)]));
         let mut accepting = AcceptLoop::new(script, "test");
         assert_eq!(accepting.accept().await, 7);
-        let asked = &accepting.source().asked;
+        let asked = &accepting.source.asked;
         let pauses: Vec<_> = asked.windows(2).map(|two| (two[1] - two[0]).as_millis()).collect();
         // Timers have a resolution of 1 ms, and never fire early.
-        let wanted = [5, 10, 20, 40, 80, 160, 320, 640, 1000, 1000, 1000, 1000];
-        assert!(pauses.iter().zip(wanted).all(|(got, want)| (want..want + 3).contains(got)), "{pauses:?}");
-        // A new episode begins from the start.
-        let before = Instant::now();
+        assert!(pauses.len() == 12 && pauses.iter().all(|pause| (100..103).contains(pause)), "{pauses:?}");
         assert_eq!(accepting.accept().await, 8);
-        assert!(before.elapsed() < Duration::from_millis(10));
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn errors_of_one_connection_cost_no_time() {
-    let script = [Errno::CONNABORTED, Errno::INTR, Errno::PERM, Errno::HOSTUNREACH].map(Err);
+    let script = [Errno::CONNABORTED, Errno::INTR].map(Err);
     let mut accepting = AcceptLoop::new(Script::new(script.into_iter().chain([Ok(1)])), "test");
     let before = Instant::now();
     assert_eq!(accepting.accept().await, 1);
@@ -84,26 +86,8 @@ async fn canceled_accept_keeps_its_pause() {
             break;
         }
     }
-    assert!(before.elapsed() > Duration::from_secs(12));
-    assert_eq!(accepting.source().asked.len(), 21);
-}
-
-#[tokio::test]
-async fn a_stopped_loop_closes_its_listener() {
-    let listener = bind_tcp("127.0.0.1", 0).unwrap();
-    let address = listener.local_addr().unwrap();
-    let (stop, (send, mut accepted)) = (CancellationToken::new(), tokio::sync::mpsc::unbounded_channel());
-    let accepting = AcceptLoop::new(listener, address.to_string());
-    let running = tokio::spawn(accepting.run(stop.clone(), move |(stream, peer)| {
-        send.send((stream, peer)).unwrap();
-    }));
-    let client = TcpStream::connect(address).await.unwrap();
-    let (stream, peer) = accepted.recv().await.unwrap();
-    assert_eq!(peer, client.local_addr().unwrap());
-    stop.cancel();
-    running.await.unwrap();
-    assert_eq!(TcpStream::connect(address).await.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
-    assert!(stream.peer_addr().is_ok());
+    assert!(before.elapsed() >= Duration::from_secs(2));
+    assert_eq!(accepting.source.asked.len(), 21);
 }
 
 #[tokio::test]
@@ -139,7 +123,7 @@ async fn bind_errors_name_the_address() {
 async fn connections_are_tuned() {
     let listener = bind_tcp("127.0.0.1", 0).unwrap();
     let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-    tune(&stream, SocketKeepalive::default(), Some(Duration::from_secs(20))).unwrap();
+    tune(&stream, Some(Duration::from_secs(20))).unwrap();
     let socket = SockRef::from(&stream);
     assert!(socket.tcp_nodelay().unwrap() && socket.keepalive().unwrap());
     assert_eq!(socket.tcp_keepalive_time().unwrap(), Duration::from_secs(10));
@@ -287,7 +271,7 @@ async fn unreachable_socket_is_reported() {
     let socket = UnixSocket::bind(&path, true).unwrap().reporting(reach.clone());
     assert_eq!(reach.obstacle(), None);
     let accepting = AcceptLoop::new(socket, "test");
-    let running = tokio::spawn(accepting.run(CancellationToken::new(), drop));
+    let running = tokio::spawn(accept_all(accepting));
 
     std::fs::remove_dir_all(&folder).unwrap();
     becomes(&reach, false).await;
@@ -311,7 +295,7 @@ async fn a_socket_that_yields_leaves_its_path_to_the_successor() {
     let path = dir.path().join("s.sock");
     let shutting_down = Arc::new(AtomicBool::new(false));
     let socket = UnixSocket::bind(&path, true).unwrap().yielding(Arc::clone(&shutting_down));
-    let running = tokio::spawn(AcceptLoop::new(socket, "test").run(CancellationToken::new(), drop));
+    let running = tokio::spawn(accept_all(AcceptLoop::new(socket, "test")));
     shutting_down.store(true, Ordering::Release);
     UnixStream::connect(&path).await.unwrap();
     // The successor has deleted the file and not bound yet.
@@ -327,9 +311,7 @@ async fn a_socket_that_yields_leaves_its_path_to_the_successor() {
 
 #[test]
 fn the_descriptor_limit_is_raised() {
-    let hard = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
-    let limit = DescriptorLimit::raise();
-    assert_eq!(limit.to_string(), limit.0.map_or("unlimited".to_owned(), |now| now.to_string()));
-    assert_eq!(limit.0, hard);
-    assert_eq!(DescriptorLimit::raise(), limit);
+    raise_descriptor_limit();
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    assert_eq!(limit.current, limit.maximum);
 }

@@ -37,7 +37,7 @@ pub use gather::{Gathering, Session};
 pub use identity::PeerIdentity;
 pub use legacy::{LegacyPki, LegacyPkiObserver, any_server, ignore_legacy_pki, server_verifier};
 pub use material::{Material, Options, Rotating, Tls, Validities};
-pub use pem::short_rsa;
+pub use pem::SHORTEST_RSA;
 pub use server::{ServerStream, ServerTls, ServerTlsOptions};
 pub use system::system_roots;
 pub use validity::{Validity, now as unix_now};

@@ -8,17 +8,11 @@ use rustls::crypto::CryptoProvider;
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::pem::{self, PemObject};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
-use x509_parser::asn1_rs::{Integer, Sequence};
-use x509_parser::oid_registry::OID_PKCS1_RSAENCRYPTION;
 use x509_parser::prelude::{FromDer, X509Certificate};
-use x509_parser::x509::AlgorithmIdentifier;
 
 use super::error::read_failure;
 use super::validity::now;
 use super::{TlsError, Validity};
-
-/// The shortest RSA key that AWS-LC supports, in bits.
-const RSA_LEAST: usize = 2048;
 
 /// One file's contents at the time of the read.
 #[derive(Clone, PartialEq, Eq)]
@@ -97,11 +91,10 @@ pub(super) fn certified_key(
 ) -> Result<Arc<CertifiedKey>, TlsError> {
     let chain = certificates(cert)?;
     let private = private_key(key)?;
-    let short = short_rsa(&private);
-    let signer = provider.key_provider.load_private_key(private).map_err(|error| {
-        let why = short.unwrap_or_else(|| error.to_string());
-        key.fault(format!("the private key is not usable: {why}"))
-    })?;
+    let signer = provider
+        .key_provider
+        .load_private_key(private)
+        .map_err(|error| key.fault(format!("the private key is not usable: {error} ({SHORTEST_RSA})")))?;
     let pair = Arc::new(CertifiedKey::new(chain, signer));
     if matches(&pair) {
         return Ok(pair);
@@ -110,6 +103,9 @@ pub(super) fn certified_key(
     let text = format!("the private key {} does not match the certificate {}", key.display(), cert.display());
     Err(TlsError::file(text, &[cert, key]))
 }
+
+/// AWS-LC's limit, which Go does not have.
+pub const SHORTEST_RSA: &str = "RSA keys below 2048 bits are not supported: issue a new one";
 
 const NO_CERTIFICATE: &str = "no certificate in it (a PEM block BEGIN CERTIFICATE is expected)";
 const SWAPPED: &str = "a private key is in it, and no certificate: are certificate and key swapped?";
@@ -127,37 +123,6 @@ fn private_key(file: &Contents) -> Result<PrivateKeyDer<'static>, TlsError> {
         pem::Error::NoItemsFound => file.fault(NO_KEY),
         other => broken(file, "a block", &other),
     })
-}
-
-/// An error text for an RSA key that is too short for AWS-LC, though not for Go; otherwise `None`.
-pub fn short_rsa(key: &PrivateKeyDer<'_>) -> Option<String> {
-    let bits = rsa_bits(key).filter(|bits| *bits < RSA_LEAST)?;
-    Some(format!(
-        "RSA keys below {RSA_LEAST} bits are not supported, and this one has {bits}: issue a new one"
-    ))
-}
-
-/// The length of an RSA key's modulus in bits, if the key is well-formed up to there.
-fn rsa_bits(key: &PrivateKeyDer<'_>) -> Option<usize> {
-    let pkcs8 = match key {
-        PrivateKeyDer::Pkcs1(key) => return modulus_bits(key.secret_pkcs1_der()),
-        PrivateKeyDer::Pkcs8(key) => key.secret_pkcs8_der(),
-        _ => return None,
-    };
-    let (_, info) = Sequence::from_der(pkcs8).ok()?;
-    let (rest, _version) = Integer::from_der(&info.content).ok()?;
-    let (rest, algorithm) = AlgorithmIdentifier::from_der(rest).ok()?;
-    let (_, key) = <&[u8]>::from_der(rest).ok()?;
-    if algorithm.algorithm == OID_PKCS1_RSAENCRYPTION { modulus_bits(key) } else { None }
-}
-
-fn modulus_bits(pkcs1: &[u8]) -> Option<usize> {
-    let (_, key) = Sequence::from_der(pkcs1).ok()?;
-    let (rest, _version) = Integer::from_der(&key.content).ok()?;
-    let (_, modulus) = Integer::from_der(rest).ok()?;
-    let mut bytes = modulus.as_ref().iter().skip_while(|byte| **byte == 0);
-    let first = 8 - bytes.next()?.leading_zeros();
-    Some(usize::try_from(first).ok()? + 8 * bytes.count())
 }
 
 /// `block` names the malformed block. Blocks that are not certificates have no number.

@@ -1,7 +1,7 @@
 //! Polls files, and loads the ones that have changed.
 //!
 //! It polls because Kubernetes mounts secrets behind symbolic links that it swaps, and file notification loses those. A
-//! writer may be in the middle of a file, so a change counts once two reads agree. Files that cannot be used are logged
+//! writer may be in the middle of a file, so a change counts if a second read agrees. Files that cannot be used are logged
 //! and counted once, and tried again at every poll: a certificate may become valid, a file readable.
 //!
 //! Never here: established streams; a reload affects only handshakes.
@@ -15,9 +15,6 @@ use super::{Rotating, TlsError, Validities};
 
 /// The time between two reads of files that have just changed.
 const DEBOUNCE: Duration = Duration::from_millis(200);
-
-/// How many reads may differ before the watch waits for its next poll.
-const LOOKS: usize = 25;
 
 /// The result of a change of files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,15 +41,13 @@ pub async fn watch<R: Rotating>(tls: R, name: &'static str, every: Duration, mut
     rounds.tick().await;
     loop {
         rounds.tick().await;
-        let first = look(&tls).await;
-        let seen = if in_use(&*tls, &first) || refused.as_ref() == Some(&first) {
-            first
-        } else {
-            match debounced(&tls, first, every.min(DEBOUNCE)).await {
-                Some(agreed) => agreed,
-                None => continue,
+        let seen = look(&tls).await;
+        if !in_use(&*tls, &seen) && refused.as_ref() != Some(&seen) {
+            sleep(every.min(DEBOUNCE)).await;
+            if look(&tls).await != seen {
+                continue;
             }
-        };
+        }
         if in_use(&*tls, &seen) {
             if refused.take().is_some() {
                 tracing::info!(files = name, "the files hold again what is in use");
@@ -85,23 +80,6 @@ fn report(name: &str, why: &str, known: bool, told: &mut impl FnMut(Rotated)) {
 
 fn in_use<R: Rotating>(tls: &R, seen: &Look<R::Material>) -> bool {
     seen.as_ref().is_ok_and(|material| tls.uses(material))
-}
-
-/// Reads until two reads agree.
-async fn debounced<R: Rotating>(
-    tls: &Arc<R>,
-    mut last: Look<R::Material>,
-    pause: Duration,
-) -> Option<Look<R::Material>> {
-    for _ in 0..LOOKS {
-        sleep(pause).await;
-        let next = look(tls).await;
-        if next == last {
-            return Some(next);
-        }
-        last = next;
-    }
-    None
 }
 
 /// Reads on a blocking thread: a network file system may be slow.

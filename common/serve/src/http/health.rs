@@ -54,17 +54,9 @@ pub fn server(
     readiness: impl Fn() -> Vec<Condition> + Clone + Send + Sync + 'static,
     exposition: Exposition,
 ) -> Routes {
-    routes(exposition, move |request| {
-        let conditions = readiness();
-        let failed = conditions.iter().find_map(|condition| condition.result.clone().err());
-        match failed {
-            None if is_verbose(request) => text(StatusCode::OK, lines(conditions, true) + PASSED),
-            None => text(StatusCode::OK, "ok"),
-            Some(_) if is_verbose(request) => {
-                text(StatusCode::INTERNAL_SERVER_ERROR, lines(conditions, true))
-            }
-            Some(reason) => text(StatusCode::INTERNAL_SERVER_ERROR, reason.into_owned()),
-        }
+    routes(exposition, readiness, |failed, conditions, verbose| {
+        let body = if verbose { lines(conditions, true) } else { failed.into_owned() };
+        text(StatusCode::INTERNAL_SERVER_ERROR, body)
     })
 }
 
@@ -74,20 +66,10 @@ pub fn agent(
     readiness: impl Fn() -> Vec<Condition> + Clone + Send + Sync + 'static,
     exposition: Exposition,
 ) -> Routes {
-    routes(exposition, move |request| {
-        let (conditions, verbose) = (readiness(), is_verbose(request));
-        let failed = conditions.iter().any(|condition| condition.result.is_err());
-        let lines = lines(conditions, verbose);
-        match failed {
-            true => text(StatusCode::SERVICE_UNAVAILABLE, lines),
-            false if verbose => text(StatusCode::OK, lines + PASSED),
-            false => text(StatusCode::OK, "ok"),
-        }
+    routes(exposition, readiness, |_, conditions, verbose| {
+        text(StatusCode::SERVICE_UNAVAILABLE, lines(conditions, verbose))
     })
 }
-
-/// The last line of a list in which all conditions are met.
-const PASSED: &str = "check passed\n";
 
 /// One line per condition, `ping` first.
 fn lines(conditions: Vec<Condition>, all: bool) -> String {
@@ -111,10 +93,20 @@ fn is_verbose(request: &Request) -> bool {
     query.split('&').any(|pair| pair.split('=').next() == Some("verbose"))
 }
 
+/// `unready` answers if a condition fails, with its reason; the last argument is whether the request asks for all.
 fn routes(
     exposition: Exposition,
-    ready: impl Fn(&Request) -> Response + Clone + Send + Sync + 'static,
+    readiness: impl Fn() -> Vec<Condition> + Clone + Send + Sync + 'static,
+    unready: fn(Cow<'static, str>, Vec<Condition>, bool) -> Response,
 ) -> Routes {
+    let ready = move |request: &Request| {
+        let (conditions, verbose) = (readiness(), is_verbose(request));
+        match conditions.iter().find_map(|condition| condition.result.clone().err()) {
+            Some(failed) => unready(failed, conditions, verbose),
+            None if verbose => text(StatusCode::OK, lines(conditions, true) + "check passed\n"),
+            None => text(StatusCode::OK, "ok"),
+        }
+    };
     Routes::default()
         .at("/healthz", |_| text(StatusCode::OK, "ok"))
         .at("/readyz", ready.clone())

@@ -4,7 +4,6 @@
 //! logged and retried, never fatal: with host networking two generations of a pod overlap.
 
 pub mod admin;
-mod connections;
 pub mod health;
 mod local;
 mod page;

@@ -58,10 +58,6 @@ impl Routes {
     /// The answer to a request.
     pub(super) async fn answer(&self, request: &Request) -> Response {
         let wanted = request.uri.path();
-        if let Some(clean) = cleaned(wanted) {
-            let query = request.uri.query().map(|query| format!("?{query}")).unwrap_or_default();
-            return moved(&(clean + &query));
-        }
         let exact = self.table.iter().find(|(path, _)| *path == wanted);
         let below = || self.table.iter().find(|(path, _)| path.ends_with('/') && wanted.starts_with(path));
         match exact.or_else(below) {
@@ -71,29 +67,13 @@ impl Routes {
     }
 }
 
-/// The path without empty and dot segments, if it has any: Go's mux redirects clients there.
-fn cleaned(path: &str) -> Option<String> {
-    let (rest, slash) = match path.strip_prefix('/')?.strip_suffix('/') {
-        Some(rest) => (rest, "/"),
-        None => (path.strip_prefix('/')?, ""),
-    };
-    let mut segments = Vec::new();
-    for segment in rest.split('/') {
-        match segment {
-            "" | "." => {}
-            ".." => drop(segments.pop()),
-            segment => segments.push(segment),
-        }
-    }
-    let slash = if segments.is_empty() { "" } else { slash };
-    let clean = format!("/{}{slash}", segments.join("/"));
-    (clean != path).then_some(clean)
-}
-
 /// An answer that is compressed if the client accepts gzip. Prometheus does.
 pub(super) fn compressible(headers: &HeaderMap, kind: &'static str, body: String) -> Response {
-    let accepted = headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
-    if !accepted.flat_map(|value| value.split(',')).any(accepts_gzip) {
+    if !headers
+        .get_all(ACCEPT_ENCODING)
+        .iter()
+        .any(|value| value.as_bytes().windows(4).any(|name| name == b"gzip"))
+    {
         return reply(StatusCode::OK, kind, body);
     }
     let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
@@ -104,14 +84,6 @@ pub(super) fn compressible(headers: &HeaderMap, kind: &'static str, body: String
     let mut response = reply(StatusCode::OK, kind, packed);
     response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     response
-}
-
-/// Whether an entry of `Accept-Encoding` is `gzip` with a weight above zero or without a weight.
-fn accepts_gzip(entry: &str) -> bool {
-    let mut parts = entry.split(';').map(str::trim);
-    let named = parts.next().is_some_and(|name| name.eq_ignore_ascii_case("gzip"));
-    let weight = parts.find_map(|part| part.strip_prefix("q=")).map(|weight| weight.parse::<f32>());
-    named && weight.is_none_or(|weight| weight.is_ok_and(|weight| weight > 0.0))
 }
 
 /// An answer with this content type and body.

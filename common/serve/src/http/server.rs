@@ -1,5 +1,6 @@
 //! The accept loop of one port: few connections, short time-outs, an orderly end.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,31 +12,27 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
-use net::listen::bind_tcp;
+use net::listen::{AcceptLoop, bind_tcp};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 
 use super::Routes;
-use super::connections::{ConnectionSet, ConnectionStatus, Phase, StatusStream, not_taken};
 use super::local::Body;
 use super::routes::Request;
 
-/// The connection limit of one port. A prober and two scrapers need three.
+/// The connection limit of one port: a new connection closes the oldest one. A prober and two scrapers need three. A new one
+/// never waits, because a probe gives up after a second.
 pub(super) const CONNECTIONS: usize = 64;
 /// The time-out for a request's head, from the accept or the end of the previous answer on.
 pub(super) const HEAD: Duration = Duration::from_secs(5);
-/// The time-out for the client to read an answer.
-pub(super) const TAKE: Duration = Duration::from_secs(30);
 /// The longest head, in bytes.
 const HEAD_BYTES: usize = 16 * 1024;
 /// The longest body of a PUT, in bytes: a verbosity.
 const BODY_BYTES: usize = 64;
 /// The first and the longest pause between attempts to listen.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
-/// The pause after a failed accept, usually for lack of descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 /// A port that is served, or whose bind is retried. Dropping it ends both at once.
 #[derive(Debug)]
@@ -59,7 +56,7 @@ pub fn serve(runtime: &Handle, name: &'static str, bind: Bind, routes: Routes) -
         bound_tx.send_replace(address);
         let address = address.as_ref().map(tracing::field::display);
         tracing::info!(target: "v0", port = name, address, "Listening");
-        accept(&listener, Arc::new(routes), stop).await;
+        accept(AcceptLoop::new(listener, name), Arc::new(routes), stop).await;
     });
     ServerHandle { bound, stop: stop_tx, task }
 }
@@ -110,62 +107,44 @@ async fn bind_or_retry(name: &'static str, bind: &Bind) -> TcpListener {
 }
 
 /// Accepts until stopped; returns when all connections have ended.
-async fn accept(listener: &TcpListener, routes: Arc<Routes>, mut stop: watch::Receiver<bool>) {
-    let (mut connections, graceful) = (ConnectionSet::new(CONNECTIONS), GracefulShutdown::new());
+async fn accept(mut listener: AcceptLoop<TcpListener>, routes: Arc<Routes>, mut stop: watch::Receiver<bool>) {
+    let (mut tasks, mut open) = (JoinSet::new(), VecDeque::<AbortHandle>::new());
+    let graceful = GracefulShutdown::new();
     loop {
-        let accepted = tokio::select! {
+        let (stream, peer) = tokio::select! {
             accepted = listener.accept() => accepted,
-            true = connections.next_closed() => continue,
+            Some(_) = tasks.join_next() => continue,
             _ = stop.wait_for(|stop| *stop) => break,
         };
-        match accepted {
-            Ok((stream, peer)) => {
-                let (note, status) = watch::channel(Phase::Waiting.now());
-                let routes = Arc::clone(&routes);
-                connections.insert(status, connection(stream, peer, routes, note, graceful.watcher()));
-            }
-            Err(error) => {
-                tracing::warn!(%error, "Cannot accept a connection on an operator's port");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
+        open.retain(|connection| !connection.is_finished());
+        if open.len() >= CONNECTIONS
+            && let Some(oldest) = open.pop_front()
+        {
+            // Without notice: a client that sends half a head would not react.
+            oldest.abort();
         }
+        open.push_back(tasks.spawn(connection(stream, peer, Arc::clone(&routes), graceful.watcher())));
     }
+    drop(listener);
     // The caller of `stop` sets the time-out.
     graceful.shutdown().await;
 }
 
-async fn connection(
-    stream: TcpStream,
-    peer: SocketAddr,
-    routes: Arc<Routes>,
-    note: watch::Sender<ConnectionStatus>,
-    graceful: Watcher,
-) {
+async fn connection(stream: TcpStream, peer: SocketAddr, routes: Arc<Routes>, graceful: Watcher) {
     // Answers are small and written at once; a failure here costs only milliseconds.
     let _ = stream.set_nodelay(true);
-    let status = note.subscribe();
-    let io = TokioIo::new(StatusStream::new(stream, note.clone()));
     let service = service_fn(move |request: http::Request<hyper::body::Incoming>| {
-        let (routes, note) = (Arc::clone(&routes), note.clone());
-        async move {
-            let head = head(request, peer).await;
-            note.send_replace(Phase::Answering.now());
-            let answer = routes.answer(&head).await;
-            note.send_replace(Phase::Sending.now());
-            Ok::<_, Infallible>(answer)
-        }
+        let routes = Arc::clone(&routes);
+        async move { Ok::<_, Infallible>(routes.answer(&head(request, peer).await).await) }
     });
     let connection = http1::Builder::new()
         // Without a timer the time-out for heads has no effect.
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD)
         .max_buf_size(HEAD_BYTES)
-        .serve_connection(io, service);
-    tokio::select! {
-        // A failed connection concerns only its client.
-        _ = graceful.watch(connection) => {}
-        () = not_taken(status, TAKE) => {}
-    }
+        .serve_connection(TokioIo::new(stream), service);
+    // A failed connection concerns only its client.
+    let _ = graceful.watch(connection).await;
 }
 
 /// The head, with the peer's address and, for a PUT, the [`Body`] in its extensions. Other bodies are not read.

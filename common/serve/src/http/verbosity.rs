@@ -1,7 +1,6 @@
 //! `PUT /debug/flags/v`, as in Kubernetes' components: the body is the new verbosity. With `?for=10m` the old one returns after
 //! that time. GET answers the present one.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use flags::{GoDuration, Value};
@@ -22,7 +21,7 @@ struct Return {
 
 /// Adds `/debug/flags/v`.
 pub fn with_verbosity(routes: Routes, level: VerbosityLevel) -> Routes {
-    let returns = Arc::new(Mutex::new(Return { level: level.get(), timer: None }));
+    let returns = Mutex::new(Return { level: level.get(), timer: None });
     routes.at("/debug/flags/v", move |request| {
         if request.method == Method::GET {
             return text(StatusCode::OK, format!("{}\n", level.get()));
@@ -31,8 +30,7 @@ pub fn with_verbosity(routes: Routes, level: VerbosityLevel) -> Routes {
             return refusal;
         }
         match asked(request) {
-            Ok((new, None)) => set(&level, new, &returns),
-            Ok((new, Some(time))) => set_for(&level, new, time, &returns),
+            Ok((new, time)) => set(&level, new, time, &returns),
             Err(why) => error(StatusCode::BAD_REQUEST, why + "\n"),
         }
     })
@@ -54,30 +52,23 @@ fn asked(request: &Request) -> Result<(i32, Option<Duration>), String> {
     Ok((level, time.transpose()?))
 }
 
-fn set(level: &VerbosityLevel, new: i32, returns: &Mutex<Return>) -> Response {
+fn set(level: &VerbosityLevel, new: i32, time: Option<Duration>, returns: &Mutex<Return>) -> Response {
     let mut returns = returns.lock();
     returns.timer.take().inspect(AbortHandle::abort);
-    returns.level = new;
     change(level, new);
     // Kubernetes' answer.
-    text(StatusCode::OK, format!("successfully set klog.logging.verbosity to {new}\n"))
-}
-
-fn set_for(level: &VerbosityLevel, new: i32, time: Duration, shared: &Arc<Mutex<Return>>) -> Response {
-    let mut returns = shared.lock();
-    returns.timer.take().inspect(AbortHandle::abort);
-    change(level, new);
+    let done = format!("successfully set klog.logging.verbosity to {new}");
+    let Some(time) = time else {
+        returns.level = new;
+        return text(StatusCode::OK, done + "\n");
+    };
     let (level, before) = (level.clone(), returns.level);
     let timer = tokio::spawn(async move {
         sleep(time).await;
         change(&level, before);
     });
     returns.timer = Some(timer.abort_handle());
-    let time = GoDuration::from(time);
-    text(
-        StatusCode::OK,
-        format!("successfully set klog.logging.verbosity to {new} for {time}, then {before}\n"),
-    )
+    text(StatusCode::OK, format!("{done} for {}, then {before}\n", GoDuration::from(time)))
 }
 
 fn change(level: &VerbosityLevel, new: i32) {

@@ -2,6 +2,8 @@
 
 use std::fmt::{self, Write};
 
+use status::words::misleads;
+
 /// The longest logged string of a peer, in bytes.
 const PEER_LIMIT: usize = 256;
 /// The longest error that the status and readiness show, in bytes: it may name two certificates.
@@ -40,17 +42,10 @@ pub(super) fn cut(text: &str, limit: usize) -> &str {
     text.get(..text.floor_char_boundary(limit)).unwrap_or(text)
 }
 
-/// Characters that could forge a line, or make a terminal display it differently: control characters, invisible
-/// characters, and those that change the direction of text.
-fn is_harmful(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
-}
-
 /// Appends the text with harmful characters escaped.
 pub(super) fn plain(out: &mut String, text: &str) {
     for c in text.chars() {
-        if is_harmful(c) { escape(out, c) } else { out.push(c) }
+        if misleads(c) { escape(out, c) } else { out.push(c) }
     }
 }
 
@@ -63,7 +58,7 @@ pub(super) fn quoted(out: &mut String, text: &str) {
                 out.push('\\');
                 out.push(c);
             }
-            c if is_harmful(c) => escape(out, c),
+            c if misleads(c) => escape(out, c),
             c => out.push(c),
         }
     }
@@ -72,20 +67,7 @@ pub(super) fn quoted(out: &mut String, text: &str) {
 
 /// The text as a JSON string.
 pub(super) fn json(text: &str) -> String {
-    let quoted = serde_json::Value::from(text).to_string();
-    if !quoted.contains(is_harmful) {
-        return quoted;
-    }
-    // serde_json has escaped the characters that JSON forbids; the remaining harmful ones have four digits.
-    let mut out = String::with_capacity(quoted.len());
-    for c in quoted.chars() {
-        if is_harmful(c) {
-            let _ = write!(out, "\\u{:04x}", u32::from(c));
-        } else {
-            out.push(c);
-        }
-    }
-    out
+    serde_json::Value::from(text).to_string()
 }
 
 fn escape(out: &mut String, c: char) {
@@ -111,14 +93,6 @@ mod tests {
         let long = "\u{e9}".repeat(200);
         let shown = Peer(&long).to_string();
         assert!(shown.starts_with(&"\u{e9}".repeat(128)) && shown.ends_with("...(400 bytes)"), "{shown}");
-    }
-
-    #[test]
-    fn json_says_the_same_without_harm() {
-        let text = "a \"b\" \\ \n\u{7f}\u{9b}\u{61c}\u{202e}\u{feff}\u{e9}";
-        let out = json(text);
-        assert_eq!(out, r#""a \"b\" \\ \n\u007f\u009b\u061c\u202e\ufeffé""#);
-        assert_eq!(serde_json::from_str::<String>(&out).unwrap(), text);
     }
 
     #[test]

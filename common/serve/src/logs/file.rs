@@ -1,15 +1,12 @@
 //! Log files like klog's: appended to at the start, rotated at their maximum size, with a header.
 //!
 //! The operator names a `--log-file`, so links are followed: /dev/stdout is one, and a file in /var/log may be a link
-//! to another disk. Files in a folder have names that anyone can predict, and the folder may be /tmp. So a link there
-//! (or a pipe, whose opening would block) was planted, and is refused.
+//! to another disk. Files in a folder have names that anyone can predict, and the folder may be /tmp. So what has such a name
+//! already (a link, or a pipe whose opening would block) may be planted: only a new file is used.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-
-use rustix::fs::OFlags;
 
 use super::line::stamps;
 use super::records::FILE_SIZE;
@@ -66,7 +63,7 @@ impl LogFile {
 
     /// Opens the file of a connection log.
     pub(super) fn records(path: &Path) -> Result<Self, LogError> {
-        let file = open(path, true, OFlags::empty()).map_err(|error| {
+        let file = open(path, true).map_err(|error| {
             LogError(format!("--connection-log: cannot open {}: {error}", path.display()))
         })?;
         // A device or a pipe has no size.
@@ -137,7 +134,7 @@ impl Write for LogFile {
 impl Place {
     fn open(&self, keep: bool) -> Result<File, (PathBuf, io::Error)> {
         match self {
-            Place::Fixed(path) => open(path, keep, OFlags::empty()).map_err(|error| (path.clone(), error)),
+            Place::Fixed(path) => open(path, keep).map_err(|error| (path.clone(), error)),
             Place::Kept(path) => {
                 let mut kept = path.clone().into_os_string();
                 kept.push(".1");
@@ -145,14 +142,12 @@ impl Place {
                 let renamed = fs::rename(path, kept).or_else(|error| {
                     if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
                 });
-                renamed
-                    .and_then(|()| open(path, true, OFlags::empty()))
-                    .map_err(|error| (path.clone(), error))
+                renamed.and_then(|()| open(path, true)).map_err(|error| (path.clone(), error))
             }
             Place::Folders(folders, severity) => {
                 let mut last = (PathBuf::new(), io::Error::from(io::ErrorKind::NotFound));
                 for folder in folders {
-                    match open_in(folder, *severity, keep) {
+                    match create_in(folder, *severity) {
                         Ok(file) => return Ok(file),
                         Err(error) => last = (folder.clone(), error),
                     }
@@ -163,9 +158,8 @@ impl Place {
     }
 }
 
-fn open(path: &Path, keep: bool, flags: OFlags) -> io::Result<File> {
-    let flags = flags.bits().cast_signed();
-    let file = OpenOptions::new().append(true).create(true).custom_flags(flags).open(path)?;
+fn open(path: &Path, keep: bool) -> io::Result<File> {
+    let file = OpenOptions::new().append(true).create(true).open(path)?;
     // Devices such as /dev/full cannot be truncated, and need not be.
     if !keep && file.metadata()?.is_file() {
         file.set_len(0)?;
@@ -173,16 +167,8 @@ fn open(path: &Path, keep: bool, flags: OFlags) -> io::Result<File> {
     Ok(file)
 }
 
-/// Opens a file whose name we chose: no link, no pipe, no device.
-fn open_own(path: &Path, keep: bool) -> io::Result<File> {
-    // Without NONBLOCK, opening a pipe without a reader would block. It has no effect on a file.
-    let file = open(path, keep, OFlags::NOFOLLOW | OFlags::NONBLOCK)?;
-    let found = file.metadata()?;
-    if found.is_file() { Ok(file) } else { Err(io::Error::other("it exists and is not a regular file")) }
-}
-
 /// Creates `PROGRAM.HOST.USER.log.SEVERITY.DATE-TIME.PID`, and the link `PROGRAM.SEVERITY` to it.
-fn open_in(folder: &Path, severity: Severity, keep: bool) -> io::Result<File> {
+fn create_in(folder: &Path, severity: Severity) -> io::Result<File> {
     let tag = match severity {
         Severity::Info => "INFO",
         Severity::Warning => "WARNING",
@@ -192,7 +178,7 @@ fn open_in(folder: &Path, severity: Severity, keep: bool) -> io::Result<File> {
     let user = std::env::var("USER").unwrap_or_else(|_| rustix::process::getuid().as_raw().to_string());
     let (program, pid) = (program(), std::process::id());
     let name = format!("{program}.{}.{}.log.{tag}.{}.{pid}", host(), user.replace('/', "_"), stamps().1);
-    let file = open_own(&folder.join(&name), keep)?;
+    let file = File::create_new(folder.join(&name))?;
     let link = folder.join(format!("{program}.{tag}"));
     // The link is only a convenience.
     let _ = fs::remove_file(&link);
@@ -227,21 +213,23 @@ mod tests {
     }
 
     #[test]
-    fn a_planted_link_or_pipe_is_not_opened() {
+    fn a_planted_link_is_not_opened() {
         let folder = tempfile::tempdir().unwrap();
-        let (victim, link, pipe) =
-            (folder.path().join("victim"), folder.path().join("link"), folder.path().join("pipe"));
-        fs::write(&victim, "precious").unwrap();
-        symlink(&victim, &link).unwrap();
-        symlink(folder.path().join("new"), folder.path().join("dangling")).unwrap();
-        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, 0o600.into()).unwrap();
-        for planted in [link, pipe, folder.path().join("dangling")] {
-            assert!(open_own(&planted, false).is_err(), "{}", planted.display());
-        }
-        assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
-        assert!(!folder.path().join("new").exists());
-        open_own(&victim, true).unwrap().write_all(b" and ours").unwrap();
-        assert_eq!(fs::read_to_string(&victim).unwrap(), "precious and ours");
+        let victim = folder.path().join("victim");
+        create_in(folder.path(), Severity::Info).unwrap();
+        let first = fs::read_link(folder.path().join(format!("{}.INFO", program()))).unwrap();
+        let (prefix, _) = first.to_str().unwrap().split_once(".INFO.").unwrap();
+        // The name has the time in seconds: the next second may begin before the file is opened.
+        let refused = std::iter::repeat_with(|| {
+            let second = stamps().1;
+            let planted = folder.path().join(format!("{prefix}.INFO.{second}.{}", std::process::id()));
+            let _ = fs::remove_file(&planted);
+            symlink(&victim, planted).unwrap();
+            let opened = create_in(folder.path(), Severity::Info);
+            (second == stamps().1).then_some(opened.is_err())
+        });
+        assert_eq!(refused.flatten().next(), Some(true));
+        assert!(!victim.exists());
     }
 
     #[test]

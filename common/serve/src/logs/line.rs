@@ -120,8 +120,8 @@ impl Fields {
             ("message", _) => value.clone_into(&mut self.message),
             (name, Format::Text) => {
                 let _ = write!(self.rest, " {name}=");
-                // Numbers, and strings that are already quoted (by `?`), stay unchanged. An id is a string, even of digits.
-                let bare = is_number(value) && !IDS.contains(&name) || is_quoted(value);
+                // Numbers stay unchanged. An id is a string, even of digits.
+                let bare = value.parse::<i64>().is_ok() && !IDS.contains(&name);
                 if bare { self.rest.push_str(value) } else { escape::quoted(&mut self.rest, value) }
             }
             (name, Format::Json) => {
@@ -136,27 +136,6 @@ impl Fields {
             Format::Json => write!(self.rest, ",\"{name}\":{value}"),
         };
     }
-}
-
-fn is_number(text: &str) -> bool {
-    let digits = text.strip_prefix('-').unwrap_or(text);
-    !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())
-}
-
-/// Whether the text is one quoted string in which all quotes and backslashes are escaped, without harmful characters.
-fn is_quoted(text: &str) -> bool {
-    let Some(inner) = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) else { return false };
-    let mut again = String::new();
-    escape::plain(&mut again, inner);
-    let mut escaped = false;
-    for c in inner.chars() {
-        escaped = match c {
-            _ if escaped => false,
-            '"' => return false,
-            c => c == '\\',
-        };
-    }
-    !escaped && again == inner
 }
 
 impl Visit for Fields {
@@ -243,12 +222,5 @@ mod tests {
         assert_eq!(utc(moment, OPENING), "2026/11/21 16:34:05");
         assert_eq!(utc(moment, COMPACT), "20261121-163405");
         assert!(utc(Duration::MAX, RFC_3339).starts_with("9999-12-31T"));
-    }
-
-    #[test]
-    fn only_well_formed_quotes_stay() {
-        assert!(is_quoted(r#""plain""#) && is_quoted(r#""with \" inside""#) && is_quoted(r#""""#));
-        assert!(!is_quoted(r#""a" forged="b""#) && !is_quoted(r#""open\""#) && !is_quoted("\"a\nb\""));
-        assert!(!is_quoted("\"") && !is_quoted(""));
     }
 }

@@ -48,7 +48,7 @@ fn lines_as_klog_writes_them() {
     let dir = tempfile::tempdir().expect("a folder");
     let text = logged(&to_file(&dir.path().join("log")), || {
         info!(agent_id = "node 1", connection = 7, up = true, ratio = 0.5, "Agent connected");
-        warn!(agentID = %"4711", peer = ?"quoted", after = ?Duration::from_millis(1500), port = %8091, "quoting");
+        warn!(agentID = %"4711", peer = "quoted", after = ?Duration::from_millis(1500), port = %8091, "quoting");
         error!(error = %io::Error::other("broken"), "stream failed");
         debug!("connection ended");
         trace!("not at -v=4");

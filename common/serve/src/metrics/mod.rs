@@ -10,11 +10,9 @@ mod gauge;
 mod histogram;
 mod lazy;
 mod losses;
-mod panics;
 mod process;
 mod program;
 mod streams;
-mod tasks;
 mod text;
 
 use std::sync::Arc;
@@ -32,11 +30,9 @@ pub use gauge::{Held, Holdings, Live, LiveGuard};
 pub use histogram::Histogram;
 pub use lazy::Lazy;
 pub use losses::{DropReason, Drops, Resets};
-pub use panics::count_panics;
 pub use process::ProcessCollector;
-pub use program::{PayloadBytes, register_build_info};
+pub use program::{PayloadBytes, Tasks, count_panics, register_build_info};
 pub use streams::{PacketMeter, Segment, StreamErrors, StreamPackets};
-pub use tasks::Tasks;
 
 /// The `Content-Type` of [`Exposition::scrape`], as Go's promhttp sends it to a client without preferences.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
@@ -128,7 +124,8 @@ macro_rules! families {
 
 /// Declares a closed set of label values, usable as the label set of a [`Family`] or a part of it.
 ///
-/// A tuple of two such types is a label set too, in any nesting: `(Segment, (Code, PacketType))`. With `struct`, as in
+/// A tuple of two such types is a label set too, in any nesting: `(Code, (PacketType, Segment))`, by Go's rule in the order
+/// of the labels' names. With `struct`, as in
 /// `label!(struct Reason in "reason")`, the values are strings of another module's closed set. The short form,
 /// `label!(Reason in "reason")`, is for a type that already has `fn name(&self) -> &'static str`.
 #[macro_export]

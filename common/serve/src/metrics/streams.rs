@@ -66,13 +66,13 @@ pub struct PacketMeter(Arc<Cells>);
 
 #[derive(Debug)]
 struct Cells {
-    family: Family<(Segment, PacketType), Counter>,
+    family: Family<(PacketType, Segment), Counter>,
     segment: Segment,
     cells: [OnceLock<Counter>; PacketKind::ALL.len()],
 }
 
 impl PacketMeter {
-    fn new(family: &Family<(Segment, PacketType), Counter>, segment: Segment) -> Self {
+    fn new(family: &Family<(PacketType, Segment), Counter>, segment: Segment) -> Self {
         Self(Arc::new(Cells { family: family.clone(), segment, cells: Default::default() }))
     }
 
@@ -81,7 +81,7 @@ impl PacketMeter {
     /// Go counts a packet *before* it is sent, and after it is received.
     pub fn count(&self, kind: PacketKind) {
         let Cells { family, segment, cells } = &*self.0;
-        let make = || family.get_or_create_owned(&(*segment, PacketType(Some(kind))));
+        let make = || family.get_or_create_owned(&(PacketType(Some(kind)), *segment));
         let place = PacketKind::ALL.iter().position(|known| *known == kind);
         if let Some(cell) = place.and_then(|place| cells.get(place)) {
             cell.get_or_init(make).inc();
@@ -91,7 +91,7 @@ impl PacketMeter {
 
 /// `stream_errors_total` {segment, code, packet_type}.
 #[derive(Debug, Clone)]
-pub struct StreamErrors(Family<(Segment, (Code, PacketType)), Counter>);
+pub struct StreamErrors(Family<(Code, (PacketType, Segment)), Counter>);
 
 impl StreamErrors {
     /// Registers the family; it appears with the first error.
@@ -103,7 +103,7 @@ impl StreamErrors {
     /// Counts one error. `code` is Go's name of the gRPC code (`Unavailable`), `packet` the packet to be sent, or
     /// `None` for an error while receiving. An orderly end of a stream is no error.
     pub fn count(&self, segment: Segment, code: &'static str, packet: Option<PacketKind>) {
-        self.0.get_or_create(&(segment, (Code(code), PacketType(packet)))).inc();
+        self.0.get_or_create(&(Code(code), (PacketType(packet), segment))).inc();
     }
 }
 
