@@ -157,9 +157,9 @@ async fn connection_page(backends: &BackendManager<LinkHandle>, query: &Query) -
     let count = |handle: &LinkHandle| handle.facts.traffic.connections();
     let streams = backends.streams(|handle| count(handle) > 0).into_iter();
     let streams = streams.map(|(agent_id, _, handle)| (count(&handle), (agent_id, handle))).collect();
-    connections(streams, query, |(agent_id, handle), skip, limit| async move {
-        let live = handle.connections(skip, limit).await;
-        live.into_iter().map(|live| row(&agent_id, live, wall, now)).collect()
+    connections(streams, query, |(agent_id, handle), skip, limit| {
+        let live = handle.connections(skip, limit);
+        async move { live.await.into_iter().map(|live| row(&agent_id, live, wall, now)).collect() }
     })
     .await
 }

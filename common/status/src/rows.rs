@@ -81,13 +81,15 @@ pub struct Page<R> {
     sorted: bool,
     skip: usize,
     rows: Vec<R>,
+    /// The first rows, up to the end of the page, are in order.
+    is_cut: bool,
 }
 
 impl<R: Row> Page<R> {
     /// The empty page for a query. A field that the list does not have leaves it in its natural order.
     pub fn new(query: &Query) -> Self {
         let sorted = R::FIELDS.contains(&query.sort.as_str());
-        Self { sorted, skip: query.offset, rows: Vec::new(), query: query.clone() }
+        Self { sorted, skip: query.offset, rows: Vec::new(), is_cut: false, query: query.clone() }
     }
 
     /// How many of the next `count` entries precede the page: they need not be built or pushed.
@@ -117,8 +119,12 @@ impl<R: Row> Page<R> {
             return;
         }
         if self.sorted {
+            let end = self.end();
+            if self.is_cut && order(&self.query, &self.rows[end - 1], &row).is_le() {
+                return;
+            }
             self.rows.push(row);
-            if self.rows.len() >= 2 * self.end() {
+            if self.rows.len() >= 2 * end {
                 self.cut();
             }
         } else if self.skip > 0 {
@@ -144,13 +150,15 @@ impl<R: Row> Page<R> {
 
     /// Sorts, and drops entries after the page. Equal entries keep their order.
     fn cut(&mut self) {
-        let Query { sort, descending, .. } = &self.query;
-        self.rows.sort_by(|one, two| {
-            let order = one.key(sort).partial_cmp(&two.key(sort)).unwrap_or(Ordering::Equal);
-            if *descending { order.reverse() } else { order }
-        });
+        self.rows.sort_by(|one, two| order(&self.query, one, two));
         self.rows.truncate(self.end());
+        self.is_cut = true;
     }
+}
+
+fn order<R: Row>(Query { sort, descending, .. }: &Query, one: &R, two: &R) -> Ordering {
+    let order = one.key(sort).partial_cmp(&two.key(sort)).unwrap_or(Ordering::Equal);
+    if *descending { order.reverse() } else { order }
 }
 
 #[cfg(test)]
