@@ -132,6 +132,7 @@ fn agent(id: &str, description: AgentDescription<LinkHandle>, now: Instant) -> A
         bytes_from_agent: sum(SharedTraffic::received),
         dials_ok,
         dials_failed,
+        last_failure: stats.last_failure(),
         state: state.to_owned(),
         reason,
     }
