@@ -96,8 +96,7 @@ impl Agent {
         .context("--agent-id or --agent-identifiers")?;
         let tls = tls(&config, &metrics)?;
         let every = config.servers.certificate_reload_interval;
-        let of_servers = keep_fresh(ops.handle(), tls.clone(), SERVERS, every, &metrics.certificates);
-        facts.certificates(SERVERS, tls.clone());
+        let of_servers = keep_fresh(ops.handle(), &facts, tls.clone(), SERVERS, every, &metrics.certificates);
         let (in_flight, open) = (links.in_flight(), links.open());
         let connector = GrpcConnector {
             servers: config.proxy_servers.clone(),

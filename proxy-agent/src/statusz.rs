@@ -100,9 +100,9 @@ fn server(links: &[Arc<OpenLink>]) -> Server {
 async fn connection_page(links: Vec<Arc<OpenLink>>, query: &Query) -> (Vec<Connection>, bool) {
     let (wall, now) = (serve::statusz::now(), Instant::now());
     let streams = links.into_iter().map(|link| (link.traffic.connections(), link)).collect();
-    connections(streams, query, |link: Arc<OpenLink>, skip, limit| async move {
-        let live = link.connections(skip, limit).await;
-        live.into_iter().map(|live| row(&link.server_id, live, wall, now)).collect()
+    connections(streams, query, |link: Arc<OpenLink>, skip, limit| {
+        let live = link.connections(skip, limit);
+        async move { live.await.into_iter().map(|live| row(&link.server_id, live, wall, now)).collect() }
     })
     .await
 }

@@ -175,8 +175,7 @@ impl Server {
             if tls.is_empty() {
                 return None;
             }
-            facts.certificates(side, tls.clone());
-            keep_fresh(ops.handle(), tls, side, every, &metrics.certificates)
+            keep_fresh(ops.handle(), &facts, tls, side, every, &metrics.certificates)
         };
         let of_frontends = watch(frontends.iter().filter_map(Frontend::tls).collect(), FRONTEND);
         let expiry = kubernetes.as_ref().and_then(cluster::Client::certificate_expiry);

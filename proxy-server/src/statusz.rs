@@ -132,6 +132,7 @@ fn agent(id: &str, description: AgentDescription<LinkHandle>, now: Instant) -> A
         bytes_from_agent: sum(SharedTraffic::received),
         dials_ok,
         dials_failed,
+        last_failure: stats.last_failure(),
         state: state.to_owned(),
         reason,
     }
@@ -157,9 +158,9 @@ async fn connection_page(backends: &BackendManager<LinkHandle>, query: &Query) -
     let count = |handle: &LinkHandle| handle.facts.traffic.connections();
     let streams = backends.streams(|handle| count(handle) > 0).into_iter();
     let streams = streams.map(|(agent_id, _, handle)| (count(&handle), (agent_id, handle))).collect();
-    connections(streams, query, |(agent_id, handle), skip, limit| async move {
-        let live = handle.connections(skip, limit).await;
-        live.into_iter().map(|live| row(&agent_id, live, wall, now)).collect()
+    connections(streams, query, |(agent_id, handle), skip, limit| {
+        let live = handle.connections(skip, limit);
+        async move { live.await.into_iter().map(|live| row(&agent_id, live, wall, now)).collect() }
     })
     .await
 }

@@ -70,8 +70,14 @@
 {{- if hasSuffix "%" $least -}}
 {{- $pods = div (add (mul (int $pods) (int $values.replicaCount)) 99) 100 -}}
 {{- end -}}
-{{- if and $values.podDisruptionBudget.enabled (eq $values.kind "Deployment") (ne $least "") (ge (int $pods) (int $values.replicaCount)) -}}
+{{- if and $values.podDisruptionBudget.enabled (eq $values.kind "Deployment") -}}
+{{- if and (ne $least "") (ge (int $pods) (int $values.replicaCount)) -}}
 {{- fail (printf "podDisruptionBudget.minAvailable is %s and replicaCount is %d: no node with such a pod could be drained, set minAvailable below replicaCount" $least (int $values.replicaCount)) -}}
+{{- end -}}
+{{- $most := toString $values.podDisruptionBudget.maxUnavailable -}}
+{{- if and (eq $least "") (eq (int (trimSuffix "%" $most)) 0) -}}
+{{- fail (printf "podDisruptionBudget.maxUnavailable is %s: no node with such a pod could be drained, set it to 1 or more, or podDisruptionBudget.enabled=false" $most) -}}
+{{- end -}}
 {{- end -}}
 {{- if and (not $values.ownFlags) (regexMatch ",|^([^:]*|\\[.*\\]):[0-9]*$" $values.proxyServer.host) -}}
 {{- fail (printf "proxyServer.host is %s, but Go's agent takes one host without a port: write the port in proxyServer.port, or set ownFlags=true" $values.proxyServer.host) -}}

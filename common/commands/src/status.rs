@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use flags::{Exit, closest, one_of};
 use status::words::{duration, plural, seconds};
-use status::{Agent, Certificate, Connection, Failure, List, Listener, Refused, Server, Status, ends};
+use status::{Agent, Certificate, Connection, Failure, List, Listener, Refused, Server, Status, expires};
 
 use crate::admin::Admin;
 use crate::table::{Table, shown};
@@ -85,7 +85,7 @@ fn body(status: &Status, list: &str) -> String {
         "servers" => Table::of(Server::COLUMNS, &status.servers, status),
         "connections" => Table::of(Connection::COLUMNS, &status.connections, status),
         "failures" => return failures(status, usize::MAX),
-        "certificates" => Table::of(Certificate::COLUMNS, status.certificates_by_end(), status),
+        "certificates" => Table::of(Certificate::COLUMNS, status.certificates_by_expiry(), status),
         _ => return overview(status),
     };
     table.to_string()
@@ -106,9 +106,13 @@ fn overview(status: &Status) -> String {
     {
         let _ = writeln!(text, "Kubernetes API: {}", shown(&kubernetes.last_error));
     }
-    if let Some(next) = status.certificates_by_end().first() {
-        let (left, subject) = (shown(&ends(&next.not_after, &status.now)), shown(&next.subject));
-        let _ = writeln!(text, "next certificate to end: {left}, {subject} ({})", shown(&next.source));
+    for (side, why) in status.refused_changes() {
+        let (side, why) = (shown(side), shown(why));
+        let _ = writeln!(text, "changed certificate files of {side} cannot be used: {why}");
+    }
+    if let Some(next) = status.certificates_by_expiry().first() {
+        let (left, subject) = (shown(&expires(&next.not_after, &status.now)), shown(&next.subject));
+        let _ = writeln!(text, "next certificate to expire: {left}, {subject} ({})", shown(&next.source));
     }
     let flags = status.flags.iter().map(|flag| format!("--{}={}", shown(&flag.name), shown(&flag.value)));
     let flags = flags.collect::<Vec<_>>().join(" ");
@@ -175,7 +179,7 @@ mod tests {
         for (not_after, left) in [("", "-"), ("2025-12-31T22:55:00Z", "expired 5 min ago")] {
             status.certificates = vec![Certificate { not_after: not_after.into(), ..Certificate::default() }];
             let text = body(&status, "");
-            assert!(text.contains(&format!("next certificate to end: {left}, - (-)\n")), "{text}");
+            assert!(text.contains(&format!("next certificate to expire: {left}, - (-)\n")), "{text}");
         }
     }
 
@@ -244,9 +248,10 @@ mod tests {
         status.certificates = vec![
             certificate("later", "2027-01-01T00:00:00Z"),
             certificate("sooner", "2026-01-02T02:05:00Z"),
-            certificate("ended", "2026-01-01T02:00:00Z"),
+            certificate("expired", "2026-01-01T02:00:00Z"),
             certificate("unread", ""),
         ];
+        status.certificates[0].change_refused = "no END line".into();
         let agents = "\
             AGENT   STATE    CONNECTIONS  DIALS  FAILED  TO AGENT  FROM AGENT  RTT    DIAL TIME  CONNECTED  ADDRESS         \
             STREAMS  VERSION  ZONE  IDENTITY       REASON                      IDENTIFIERS\n\
@@ -266,11 +271,11 @@ mod tests {
             PEER      LAST       AT      TIMES  ERROR\n\
             10.0.0.9  3.0 s ago  agents  3      no token\n";
         let certificates = "\
-            SUBJECT  EXPIRES                                   USE                SOURCE                ISSUER\n\
-            unread   -                                         agents, presented  --cluster-cert a.crt  CN=ca\n\
-            ended    2026-01-01T02:00:00Z (expired 5 min ago)  agents, presented  --cluster-cert a.crt  CN=ca\n\
-            sooner   2026-01-02T02:05:00Z (in 1 d)             agents, presented  --cluster-cert a.crt  CN=ca\n\
-            later    2027-01-01T00:00:00Z (in 364 d 21 h)      agents, presented  --cluster-cert a.crt  CN=ca\n";
+            SUBJECT  EXPIRES                                   USE                SOURCE                ISSUER  REFUSED CHANGE\n\
+            unread   -                                         agents, presented  --cluster-cert a.crt  CN=ca   -\n\
+            expired  2026-01-01T02:00:00Z (expired 5 min ago)  agents, presented  --cluster-cert a.crt  CN=ca   -\n\
+            sooner   2026-01-02T02:05:00Z (in 1 d)             agents, presented  --cluster-cert a.crt  CN=ca   -\n\
+            later    2027-01-01T00:00:00Z (in 364 d 21 h)      agents, presented  --cluster-cert a.crt  CN=ca   no END line\n";
         for (list, text) in [
             ("agents", agents),
             ("servers", servers),
@@ -280,6 +285,11 @@ mod tests {
         ] {
             assert_eq!(body(&status, list), text, "{list}");
         }
+        let text = body(&status, "");
+        assert!(
+            text.contains("\nchanged certificate files of agents cannot be used: no END line\n"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -9,6 +9,7 @@ use tokio::runtime::Handle;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::metrics::Certificates;
+use crate::statusz::Facts;
 
 /// The shortest poll interval, to prevent a busy loop.
 const LEAST_INTERVAL: Duration = Duration::from_millis(10);
@@ -29,10 +30,11 @@ pub struct CertificateSide {
     pub authorities: &'static str,
 }
 
-/// Exports the expiry of the certificates in use, and watches their files on `runtime` every `every`, if set. The watch
-/// ends when the handle is dropped.
-pub fn keep_fresh<R: Rotating>(
+/// Exports the expiry of the certificates in use, shows them in the status, and watches their files on `runtime` every
+/// `every`, if set. The watch ends when the handle is dropped.
+pub fn keep_fresh<R: Rotating + Clone>(
     runtime: &Handle,
+    facts: &Facts,
     tls: R,
     side: CertificateSide,
     every: Option<Duration>,
@@ -40,15 +42,22 @@ pub fn keep_fresh<R: Rotating>(
 ) -> Option<AbortOnDropHandle<()>> {
     metrics.loaded(side.name, unix_now());
     show(metrics, side, tls.validities());
+    let refused = facts.certificates(side, tls.clone());
     let every = every?.max(LEAST_INTERVAL);
     let metrics = metrics.clone();
-    let watching = watch(tls, side.files, every, move |rotated| match rotated {
-        Rotated::Taken(validities) => {
-            show(&metrics, side, validities);
-            metrics.reloaded(side.name, unix_now(), true);
+    let watching = watch(tls, side.files, every, move |rotated| {
+        refused.lock().clear();
+        match rotated {
+            Rotated::Taken(validities) => {
+                show(&metrics, side, validities);
+                metrics.reloaded(side.name, unix_now(), true);
+            }
+            Rotated::Refused(why) => {
+                *refused.lock() = why;
+                metrics.reloaded(side.name, unix_now(), false);
+            }
+            Rotated::Restored => metrics.restored(side.name),
         }
-        Rotated::Refused => metrics.reloaded(side.name, unix_now(), false),
-        Rotated::Restored => metrics.restored(side.name),
     });
     Some(AbortOnDropHandle::new(runtime.spawn(watching)))
 }

@@ -42,11 +42,11 @@ pub enum Cell<'a> {
     Stalled(Option<f64>),
     /// A time in the past.
     Ago(&'a str),
-    /// A time at which a certificate ends.
-    Ends(&'a str),
+    /// A time at which a certificate expires.
+    Expires(&'a str),
 }
 
-use Cell::{Ago, Bytes, Detailed, Ends, Failures, Number, Owned, Seconds, Stalled, State, Text, Texts};
+use Cell::{Ago, Bytes, Detailed, Expires, Failures, Number, Owned, Seconds, Stalled, State, Text, Texts};
 
 impl<R> Column<R> {
     /// The title in the table of this program.
@@ -84,7 +84,7 @@ impl Cell<'_> {
             Bytes(count) => bytes(count),
             Seconds(time) | Stalled(time) => time.map(duration).unwrap_or_default(),
             Ago(time) => ago(time, now),
-            Ends(time) => match ends(time, now).as_str() {
+            Expires(time) => match expires(time, now).as_str() {
                 "" => time.to_owned(),
                 left => format!("{time} ({left})"),
             },
@@ -99,8 +99,8 @@ pub fn first_texts(texts: &[String]) -> (&[String], Option<String>) {
     (first, (!others.is_empty()).then(|| format!("and {}", count(others.len() as u64, "other"))))
 }
 
-/// When a certificate ends, for instance `in 3 d 12 h`; empty if a text is no time.
-pub fn ends(time: &str, now: &str) -> String {
+/// When a certificate expires, for instance `in 3 d 12 h`; empty if a text is no time.
+pub fn expires(time: &str, now: &str) -> String {
     match words::seconds(now, time) {
         Some(left) if left < 0.0 => format!("expired {} ago", duration(-left)),
         Some(left) => format!("in {}", duration(left)),
@@ -213,10 +213,11 @@ impl Certificate {
     /// Its columns.
     pub const COLUMNS: &[Column<Self>] = &[
         column("Subject", |one| Text(if one.subject.is_empty() { "unknown" } else { &one.subject })),
-        column("Expires", |one| Ends(&one.not_after)),
+        column("Expires", |one| Expires(&one.not_after)),
         column("Use", |one| Owned(format!("{}, {}", one.side, one.role))),
-        column("Source", |one| Text(&one.source)),
+        column("Source", |one| Detailed(&one.source, &one.change_refused)),
         column("Issuer", |one| Text(&one.issuer)),
+        detail("Refused change", |one| Text(&one.change_refused)),
     ];
 }
 
@@ -277,9 +278,9 @@ mod tests {
             (Number(5_120), "5120"),
             (Failures(5_120), "5120"),
             (State(false, "ejected", "why"), "ejected"),
-            (Ends("2026-03-03T07:00:00Z"), "2026-03-03T07:00:00Z (in 61 d 7 h)"),
-            (Ends("2025-12-31T23:55:00Z"), "2025-12-31T23:55:00Z (expired 5 min ago)"),
-            (Ends("?"), "?"),
+            (Expires("2026-03-03T07:00:00Z"), "2026-03-03T07:00:00Z (in 61 d 7 h)"),
+            (Expires("2025-12-31T23:55:00Z"), "2025-12-31T23:55:00Z (expired 5 min ago)"),
+            (Expires("?"), "?"),
             (Ago("2026-01-01T00:00:09Z"), "0 µs ago"),
             (Ago("?"), ""),
         ] {

@@ -10,7 +10,9 @@ mod query;
 mod rows;
 pub mod words;
 
-pub use columns::{Cell, Column, ends, first_texts};
+use std::collections::BTreeMap;
+
+pub use columns::{Cell, Column, expires, first_texts};
 pub use query::{LIMIT, List, MAX_LIMIT, Query};
 pub use rows::{Page, Row};
 use serde::{Deserialize, Serialize};
@@ -78,11 +80,17 @@ impl Status {
         self.health.iter().all(|condition| condition.ok)
     }
 
-    /// The certificates, next to end first.
-    pub fn certificates_by_end(&self) -> Vec<&Certificate> {
+    /// The certificates, next to expire first.
+    pub fn certificates_by_expiry(&self) -> Vec<&Certificate> {
         let mut certificates: Vec<&Certificate> = self.certificates.iter().collect();
         certificates.sort_by(|one, two| one.not_after.cmp(&two.not_after));
         certificates
+    }
+
+    /// The sides whose certificate files have changed and cannot be used, and why.
+    pub fn refused_changes(&self) -> BTreeMap<&str, &str> {
+        let refused = self.certificates.iter().filter(|one| !one.change_refused.is_empty());
+        refused.map(|one| (one.side.as_str(), one.change_refused.as_str())).collect()
     }
 }
 
@@ -157,6 +165,9 @@ pub struct Certificate {
     pub not_before: String,
     /// The last moment at which it is valid.
     pub not_after: String,
+    /// The files of its side have changed, and cannot be used for this reason: it stays in use. Empty otherwise.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub change_refused: String,
 }
 
 /// Numbers of what the program holds in all, whatever page was asked for.
@@ -219,6 +230,9 @@ pub struct Agent {
     pub dials_ok: u64,
     /// Dials that failed.
     pub dials_failed: u64,
+    /// Why the last one of them failed; another agent may have opened the connection. Empty if none has failed.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub last_failure: String,
     /// `ready`, `draining`, `unresponsive` or `ejected`.
     pub state: String,
     /// Why it is not ready, for instance `its own failures stand out, returns in 20 s`; empty if it is ready.

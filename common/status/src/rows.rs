@@ -53,13 +53,15 @@ pub struct Page<R: 'static> {
     sorted: Option<&'static Column<R>>,
     skip: usize,
     rows: Vec<R>,
+    /// The first rows, up to the end of the page, are in order.
+    is_cut: bool,
 }
 
 impl<R: Row> Page<R> {
     /// The empty page for a query. A field that the list does not have leaves it in its natural order.
     pub fn new(query: &Query) -> Self {
         let sorted = R::sorted_by(&query.sort);
-        Self { sorted, skip: query.offset, rows: Vec::new(), query: query.clone() }
+        Self { sorted, skip: query.offset, rows: Vec::new(), is_cut: false, query: query.clone() }
     }
 
     /// How many of the next `count` entries precede the page: they need not be built or pushed.
@@ -88,9 +90,13 @@ impl<R: Row> Page<R> {
         if !self.query.filter.is_empty() && !row.contains(&self.query.filter) {
             return;
         }
-        if self.sorted.is_some() {
+        if let Some(column) = self.sorted {
+            let end = self.end();
+            if self.is_cut && order(column, self.query.descending, &self.rows[end - 1], &row).is_le() {
+                return;
+            }
             self.rows.push(row);
-            if self.rows.len() >= 2 * self.end() {
+            if self.rows.len() >= 2 * end {
                 self.cut();
             }
         } else if self.skip > 0 {
@@ -117,13 +123,16 @@ impl<R: Row> Page<R> {
     /// Sorts, and drops entries after the page. Equal entries keep their order.
     fn cut(&mut self) {
         let Some(column) = self.sorted else { return };
-        self.rows.sort_by(|one, two| {
-            let order =
-                (column.cell)(one).key().partial_cmp(&(column.cell)(two).key()).unwrap_or(Ordering::Equal);
-            if self.query.descending { order.reverse() } else { order }
-        });
+        let descending = self.query.descending;
+        self.rows.sort_by(|one, two| order(column, descending, one, two));
         self.rows.truncate(self.end());
+        self.is_cut = true;
     }
+}
+
+fn order<R>(column: &Column<R>, descending: bool, one: &R, two: &R) -> Ordering {
+    let order = (column.cell)(one).key().partial_cmp(&(column.cell)(two).key()).unwrap_or(Ordering::Equal);
+    if descending { order.reverse() } else { order }
 }
 
 #[cfg(test)]

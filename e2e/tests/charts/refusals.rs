@@ -34,6 +34,7 @@ const AGENT: &[Refusal] = &[
     ("token-deployment", &["proxyServer.host="], "proxyServer.host is empty"),
     ("token-deployment", &["podDisruptionBudget.minAvailable=2"], "could be drained"),
     ("token-deployment", &["podDisruptionBudget.minAvailable=51%"], "could be drained"),
+    ("token-deployment", &["podDisruptionBudget.maxUnavailable=0"], "maxUnavailable is 0: no node"),
     ("token-deployment", &["auth.mode=mtls"], "there is no client certificate: set auth.mtls.existingSecret"),
     ("token-deployment", &["auth.mtls.certManager.enabled=true"], "that auth.mode token does not use"),
     ("everything", &["auth.mtls.certManager.issuerRef.name="], "issuerRef.name is empty"),
@@ -119,6 +120,7 @@ const AGENT: &[Refusal] = &[
 
 const SERVER: &[Refusal] = &[
     ("deployment", &["podDisruptionBudget.minAvailable=3"], "could be drained"),
+    ("deployment", &["podDisruptionBudget.maxUnavailable=0%"], "maxUnavailable is 0%: no node"),
     // Refused by the schema.
     ("deployment", &["agentListener.prt=1"], "at '/agentListener': additional properties 'prt' not allowed"),
     (

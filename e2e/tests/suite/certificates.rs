@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use e2e::endpoints::Endpoint;
 use e2e::exchange::{echo, expect_end, works};
 use e2e::frontend::{Mode, Place};
+use e2e::http1::get;
 use e2e::load::Plan;
 use e2e::metrics::{AGENT, SERVER, Scrape};
 use e2e::pair::{Front, Pair, Setup};
@@ -18,6 +19,7 @@ use e2e::wait::{DEADLINE, until, within};
 use rcgen::ExtendedKeyUsagePurpose;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, HandshakeKind};
+use status::{Certificate, Status};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -103,6 +105,12 @@ async fn several_frontends_reload_their_certificate_together() -> Result<()> {
     Ok(())
 }
 
+/// The server's certificates whose changed files the status calls unusable.
+async fn refused_changes(pair: &Pair) -> Result<Vec<Certificate>> {
+    let status: Status = serde_json::from_str(&get(pair.server().admin, "/statusz").await?.body)?;
+    Ok(status.certificates.into_iter().filter(|one| !one.change_refused.is_empty()).collect())
+}
+
 /// First the file is truncated; then certificate and key do not match; then the certificate has expired.
 #[tokio::test]
 async fn unusable_certificates_are_logged_once_and_the_old_ones_stay() -> Result<()> {
@@ -126,6 +134,9 @@ async fn unusable_certificates_are_logged_once_and_the_old_ones_stay() -> Result
         counted(&pair, "failure", [0.0, number as f64 + 1.0, 0.0]).await?;
         let side = [("side", "agents")];
         assert_eq!(pair.server().metric("certificate_last_reload_success", &side).await?, 0.0);
+        let refused = refused_changes(&pair).await?;
+        let is_told = |one: &Certificate| one.side == "agents" && one.change_refused.contains(why);
+        assert!(!refused.is_empty() && refused.iter().all(is_told), "{why}: {refused:?}");
         let lines = |log: Vec<String>| log.iter().filter(|line| line.contains(why)).count();
         until("a line that says why", DEADLINE, || async {
             (lines(pair.server().process.log()) > 0).then_some(())
@@ -143,6 +154,7 @@ async fn unusable_certificates_are_logged_once_and_the_old_ones_stay() -> Result
     pair.pki.rotate()?;
     counted(&pair, "success", [0.0, 1.0, 1.0]).await?;
     assert_eq!(pair.server().metric("certificate_last_reload_success", &[("side", "agents")]).await?, 1.0);
+    assert_eq!(refused_changes(&pair).await?, []);
     Ok(())
 }
 
@@ -257,12 +269,12 @@ async fn an_agent_that_cannot_connect_names_the_cause() -> Result<()> {
         let failures = agent.metrics().await?.sum(&format!("{AGENT}server_connect_failures_total"), &[]);
         ensure!(failures >= Some(1.0), "{id}: {failures:?} failures of a stage");
         until("a reason in /readyz?verbose", DEADLINE, || async {
-            let body = e2e::http1::get(agent.health, "/readyz?verbose").await.ok()?.body;
+            let body = get(agent.health, "/readyz?verbose").await.ok()?.body;
             (body.contains("failed: no servers connected\n   last error ") && body.contains(cause))
                 .then_some(())
         })
         .await?;
-        let body = e2e::http1::get(agent.health, "/readyz").await?.body;
+        let body = get(agent.health, "/readyz").await?.body;
         ensure!(body == "[+]ping ok\n[-]server-connected failed: no servers connected\n", "{body}");
     }
     // One line for each cause, not for each attempt.

@@ -54,6 +54,7 @@ async fn status_of_a_pair_names_connections_failures_and_refused_peers() -> Resu
     let [one] = seen.agents.as_slice() else { panic!("{:?}", seen.agents) };
     assert_eq!((one.id.as_str(), one.state.as_str(), one.native), ("agent-0", "ready", true));
     assert_eq!((one.connections, one.dials_ok, one.dials_failed), (3, 3, 1));
+    assert!(one.last_failure.contains("connection refused"), "{one:?}");
     assert!((1..=4).contains(&one.streams), "{one:?}");
     assert_eq!((one.bytes_to_agent, one.bytes_from_agent), (15_000, 15_000));
     assert!(one.rtt_seconds.is_some_and(|rtt| rtt > 0.0) && !one.identity.is_empty(), "{one:?}");

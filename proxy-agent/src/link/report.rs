@@ -53,11 +53,15 @@ impl OpenLink {
         (Self { server_id, origin, native, since, drain, traffic, requests }, received)
     }
 
-    /// At most `limit` of the stream's connections after the first `skip` ones; none if it has ended.
-    pub(crate) async fn connections(&self, skip: usize, limit: usize) -> Vec<LiveConnection> {
+    /// Asks now for at most `limit` of the stream's connections after the first `skip` ones; none if it has ended.
+    pub(crate) fn connections(
+        &self,
+        skip: usize,
+        limit: usize,
+    ) -> impl Future<Output = Vec<LiveConnection>> + use<> {
         let (reply, answer) = oneshot::channel();
         let _ = self.requests.send(ReportRequest { skip, limit, reply });
-        answer.await.unwrap_or_default()
+        async { answer.await.unwrap_or_default() }
     }
 
     /// Whether pings are unanswered.

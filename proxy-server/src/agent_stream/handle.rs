@@ -128,11 +128,15 @@ impl LinkHandle {
         lost
     }
 
-    /// At most `limit` of the link's connections after the first `skip` ones; none if the link is lost.
-    pub(crate) async fn connections(&self, skip: usize, limit: usize) -> Vec<LiveConnection> {
+    /// Asks now for at most `limit` of the link's connections after the first `skip` ones; none if the link is lost.
+    pub(crate) fn connections(
+        &self,
+        skip: usize,
+        limit: usize,
+    ) -> impl Future<Output = Vec<LiveConnection>> + use<> {
         let (reply, answer) = oneshot::channel();
         let _ = self.commands.send(Command::Report { skip, limit, reply });
-        answer.await.unwrap_or_default()
+        async { answer.await.unwrap_or_default() }
     }
 
     /// Dials wait on another lane: pings the agent on this one, too. If the agent's program stands still, no lane answers.

@@ -114,7 +114,7 @@ async fn invented_ids_do_not_displace_old_or_used_ones_from_the_metric() {
     let invented: Vec<_> = (0..100).map(|n| join(&manager, &format!("a-{n:02}"), "")).collect();
     advance(S).await;
     let used = join(&manager, "node-2", "");
-    used.stats().dialed(true);
+    used.stats().dialed(None);
     for agent in invented.iter().chain([&known, &used]) {
         manager.set_unresponsive(agent.id(), true);
     }

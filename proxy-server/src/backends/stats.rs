@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use serve::logs::shown_error;
 use tokio::time::Instant;
 
 use super::load::Load;
@@ -24,6 +25,8 @@ struct Inner {
     waiting: AtomicUsize,
     /// Dials that the agent has answered with a connection, and others that were sent to it.
     dials: [AtomicU64; 2],
+    /// The error of the last one of the others.
+    last_failure: Mutex<String>,
 }
 
 impl AgentStats {
@@ -35,6 +38,7 @@ impl AgentStats {
             state,
             waiting: AtomicUsize::new(0),
             dials: Default::default(),
+            last_failure: Mutex::default(),
         }))
     }
 
@@ -75,9 +79,17 @@ impl AgentStats {
         self.0.waiting.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
     }
 
-    /// A dial that was sent to the agent is over.
-    pub fn dialed(&self, opened: bool) {
-        self.0.dials[usize::from(!opened)].fetch_add(1, Ordering::Relaxed);
+    /// A dial that was sent to the agent is over, with this error if it has failed.
+    pub fn dialed(&self, failure: Option<String>) {
+        self.0.dials[usize::from(failure.is_some())].fetch_add(1, Ordering::Relaxed);
+        if let Some(failure) = failure {
+            *self.0.last_failure.lock() = shown_error(&failure);
+        }
+    }
+
+    /// The error of the last dial that failed; empty if none has.
+    pub(crate) fn last_failure(&self) -> String {
+        self.0.last_failure.lock().clone()
     }
 
     /// The dials that opened a connection, and those that did not.

@@ -281,7 +281,7 @@ impl Dialer {
         let dial = handle.dial(target.protocol.clone(), target.address.clone(), span.context());
         let outcome = timeout_at(deadline, dial).await.map_err(|_| DialFailure::TimedOut).flatten();
         self.metrics.attempts.count(Attempt::of(&outcome));
-        flight.stats().dialed(outcome.is_ok());
+        flight.stats().dialed(outcome.as_ref().err().map(ToString::to_string));
         let now = Instant::now();
         stages.answer(now);
         span.end(outcome.as_ref().map(drop).map_err(|failure| failure as &dyn std::fmt::Display));

@@ -17,12 +17,12 @@ use super::{Rotating, TlsError, Validities};
 const DEBOUNCE: Duration = Duration::from_millis(200);
 
 /// The result of a change of files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rotated {
     /// The files are in use.
     Taken(Validities),
-    /// The files cannot be used, and the current configuration stays.
-    Refused,
+    /// The files cannot be used, for this reason, and the current configuration stays.
+    Refused(String),
     /// After files that could not be used, the files again match the current configuration: nothing was loaded.
     Restored,
 }
@@ -74,7 +74,7 @@ pub async fn watch<R: Rotating>(tls: R, name: &'static str, every: Duration, mut
 fn report(name: &str, why: &str, known: bool, told: &mut impl FnMut(Rotated)) {
     if !known {
         tracing::error!(files = name, error = why, "changed files cannot be used, what was in use stays");
-        told(Rotated::Refused);
+        told(Rotated::Refused(why.to_owned()));
     }
 }
 

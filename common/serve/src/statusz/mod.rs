@@ -98,8 +98,11 @@ impl Facts {
         port
     }
 
-    /// The certificates of a side, which may change while they are in use.
-    pub fn certificates(&self, side: CertificateSide, tls: impl Rotating) {
+    /// The certificates of a side, which may change while they are in use. The result is for the reason why their
+    /// changed files cannot be used; empty if they can.
+    pub(crate) fn certificates(&self, side: CertificateSide, tls: impl Rotating) -> Arc<Mutex<String>> {
+        let refused = Arc::<Mutex<String>>::default();
+        let why = Arc::clone(&refused);
         let certificate = move |facts: CertificateFacts| {
             let (role, flag) = match facts.presented {
                 true => ("presented", side.cert),
@@ -113,10 +116,12 @@ impl Facts {
                 issuer: facts.issuer,
                 not_before: unix(facts.validity.not_before),
                 not_after: unix(facts.validity.not_after),
+                change_refused: why.lock().clone(),
             }
         };
-        let all = move || tls.certificates().into_iter().map(certificate).collect();
+        let all = move || tls.certificates().into_iter().map(&certificate).collect();
         self.0.certificates.lock().push(Box::new(all));
+        refused
     }
 
     /// The client certificate of the kubeconfig, which `expires` at a Unix time in seconds.

@@ -22,7 +22,7 @@ pub(super) fn show(html: &mut Html, view: &View<'_>) {
     let refused = refused.iter().filter(|one| has(&[&one.listener, &one.peer, &one.error]));
     let table = if view.status.is_agent() { ATTEMPTS } else { REFUSED };
     table.show(html, view, refused, totals.refused);
-    let certificates = view.status.certificates_by_end();
+    let certificates = view.status.certificates_by_expiry();
     let total = certificates.len() as u64;
     CERTIFICATES.show(html, view, certificates, total);
     short(html, view, &HEALTH, &view.status.health);

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use status::words::{ago, count, duration, number};
-use status::{Agent, Failure, Health, INTERVAL_SECONDS, INTERVALS, List, Query, Status};
+use status::{Agent, Failure, Health, INTERVAL_SECONDS, INTERVALS, List, Query, Status, expires};
 
 use super::html::Html;
 use super::table::{FAULT, View, WARN};
@@ -52,7 +52,8 @@ pub(super) fn headline(view: &View<'_>) -> String {
 /// Adds a list of what needs attention, each entry with a link to its rows.
 fn faults(html: &mut Html, view: &View<'_>) {
     let faults = [unhealthy(view), failing(view), failures(view), refused(view), stalls(view)];
-    let mut faults: Vec<_> = faults.into_iter().flatten().chain(ending(view)).collect();
+    let faults = faults.into_iter().flatten();
+    let mut faults: Vec<_> = faults.chain(refused_changes(view)).chain(expiring(view)).collect();
     if view.status.incomplete {
         let text = "Connections are missing, because a stream did not answer within 2 s.".to_owned();
         faults.push(("warn", text, "#connections".to_owned()));
@@ -101,7 +102,9 @@ fn failing(view: &View<'_>) -> Option<Fault> {
     let most = failing.max_by_key(|agent| agent.dials_failed)?;
     let query = Query { sort: "dials_failed".to_owned(), descending: true, ..Query::default() };
     let all = count(most.dials_failed + most.dials_ok, "dial");
-    let text = format!("{} of {all} failed at {}", number(most.dials_failed), most.id);
+    let last =
+        if most.last_failure.is_empty() { String::new() } else { format!(". Last: {}", most.last_failure) };
+    let text = format!("{} of {all} failed at {}{last}", number(most.dials_failed), most.id);
     Some(("warn", text, view.href(&query, "#agents")))
 }
 
@@ -155,8 +158,9 @@ fn stalls(view: &View<'_>) -> Option<Fault> {
     })?;
     let query = longest_stalls();
     let text = format!(
-        "{} on this page: the reader takes no data. Longest: {} ({}), for {}",
+        "{} on this page: the {} takes no data. Longest: {} ({}), for {}",
         count(stalled.count() as u64, "stalled connection"),
+        if view.status.is_agent() { "endpoint" } else { "client" },
         longest.target,
         longest.peer,
         duration(longest.stalled_seconds.unwrap_or_default())
@@ -164,26 +168,34 @@ fn stalls(view: &View<'_>) -> Option<Fault> {
     Some(("warn", text, view.href(&query, "#connections")))
 }
 
-/// Certificates that end soon.
-fn ending<'a>(view: &'a View<'_>) -> impl Iterator<Item = Fault> + 'a {
-    view.status.certificates_by_end().into_iter().filter_map(|certificate| {
+/// Sides whose certificate files have changed and cannot be used.
+fn refused_changes(view: &View<'_>) -> impl Iterator<Item = Fault> {
+    view.status.refused_changes().into_iter().map(|(side, why)| {
+        let text =
+            format!("Changed certificate files of {side} cannot be used, the old ones stay in use: {why}");
+        ("bad", text, "#certificates".to_owned())
+    })
+}
+
+/// Certificates that expire soon.
+fn expiring<'a>(view: &'a View<'_>) -> impl Iterator<Item = Fault> + 'a {
+    view.status.certificates_by_expiry().into_iter().filter_map(|certificate| {
         let left = -view.age(&certificate.not_after)?;
         let class = if left < FAULT { "bad" } else { "warn" };
-        let when = match left {
-            left if left >= WARN => return None,
-            left if left < 0.0 => format!("ended {} ago", duration(-left)),
-            left => format!("ends in {}", duration(left)),
-        };
+        if left >= WARN {
+            return None;
+        }
+        let when = expires(&certificate.not_after, &view.status.now);
+        let when = if left < 0.0 { when } else { format!("expires {when}") };
         let text = format!("The certificate of {} {when}: {}", certificate.side, certificate.source);
         Some((class, text, "#certificates".to_owned()))
     })
 }
 
-/// When the next certificate ends, and which one.
-fn next_to_end(view: &View<'_>) -> Option<String> {
-    let next = view.status.certificates_by_end().into_iter().next()?;
-    let left = -view.age(&next.not_after)?;
-    let when = if left < 0.0 { "ended".to_owned() } else { format!("in {}", duration(left)) };
+/// When the next certificate expires, and which one.
+fn next_to_expire(view: &View<'_>) -> Option<String> {
+    let next = view.status.certificates_by_expiry().into_iter().next()?;
+    let when = Some(expires(&next.not_after, &view.status.now)).filter(|when| !when.is_empty())?;
     // The flag without the file's path.
     let flag = next.source.split_whitespace().next().unwrap_or_default();
     Some(format!("{when} ({flag})"))
@@ -210,7 +222,7 @@ fn overview(html: &mut Html, view: &View<'_>) {
     fact("Dials since start", number(totals.dials));
     fact("Failed", number(totals.failed_dials));
     fact("Waiting", number(totals.pending_dials));
-    fact("Next certificate to end", next_to_end(view).unwrap_or_default());
+    fact("Next certificate to expire", next_to_expire(view).unwrap_or_default());
     if let Some(kubernetes) = kubernetes {
         fact("Lease", kubernetes.lease.clone());
         if view.status.is_agent() {

@@ -2,7 +2,7 @@
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use status::words::{DAY, number, seconds};
-use status::{Cell, Column, LIMIT, List, Query, Status, ends, first_texts};
+use status::{Cell, Column, LIMIT, List, Query, Status, expires, first_texts};
 
 use super::html::Html;
 
@@ -27,9 +27,9 @@ pub(super) struct Table<R: 'static> {
     pub(super) columns: &'static [Column<R>],
 }
 
-/// A certificate that ends within this time is marked.
+/// A certificate that expires within this time is marked.
 pub(super) const WARN: f64 = 30.0 * DAY;
-/// A certificate that ends within this time is marked as a fault.
+/// A certificate that expires within this time is marked as a fault.
 pub(super) const FAULT: f64 = 7.0 * DAY;
 
 impl View<'_> {
@@ -168,7 +168,7 @@ impl<R> Table<R> {
 fn show_cell(html: &mut Html, view: &View<'_>, cell: &Cell<'_>) {
     let text = match *cell {
         Cell::Number(count) | Cell::Failures(count) => number(count),
-        Cell::Ends(time) => ends(time, &view.status.now),
+        Cell::Expires(time) => expires(time, &view.status.now),
         _ => cell.text(&view.status.now),
     };
     match *cell {
@@ -190,7 +190,7 @@ fn show_cell(html: &mut Html, view: &View<'_>, cell: &Cell<'_>) {
             html.raw("<time datetime=\"").text(time).raw("\" title=\"").text(time).raw("\">");
             html.text(text).raw("</time>");
         }
-        Cell::Ends(time) => {
+        Cell::Expires(time) => {
             if let Some(left) = view.age(time).map(|age| -age) {
                 let class = if left < FAULT {
                     "bad"

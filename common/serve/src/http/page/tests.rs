@@ -28,6 +28,7 @@ fn server() -> Status {
     agents[1].state = "ejected".to_owned();
     agents[1].reason = "its own failures stand out, returns in 20 s".to_owned();
     agents[1].dials_failed = 7;
+    agents[1].last_failure = "too many open files".to_owned();
     let failure = Failure {
         time: "2026-07-01T11:59:48.000Z".to_owned(),
         target: "10.1.2.3:10250".to_owned(),
@@ -36,13 +37,14 @@ fn server() -> Status {
         error: "connect: connection refused".to_owned(),
         seconds: 0.0021,
     };
-    let certificate = |days: &str, side: &str| Certificate {
+    let certificate = |not_after: &str, side: &str| Certificate {
         side: side.to_owned(),
         role: "presented".to_owned(),
         source: format!("--{side}-cert /pki/{side}.crt"),
         subject: format!("CN={side}"),
         issuer: "CN=authority".to_owned(),
-        not_after: days.to_owned(),
+        not_after: not_after.to_owned(),
+        change_refused: if side == "frontend" { "no END line".to_owned() } else { String::new() },
         ..Certificate::default()
     };
     Status {
@@ -135,7 +137,7 @@ fn healthy_server_says_so_in_words() {
         ],
     );
     holds(&page, &["Running for|2 h 6 min", "Dials since start|1,234", "12 ms", "5.0 MiB", "|upstream|"]);
-    holds(&page, &["Next certificate to end|in "]);
+    holds(&page, &["Next certificate to expire|in 364 d 12 h (--agents-cert)|"]);
     holds(&page, &["The last 15 minutes: 126 successful dials and 0 failed dials, at most 100 in 15 s"]);
     assert!(page.contains("<title>Ready - proxy-server server-1</title>"));
 }
@@ -147,11 +149,12 @@ fn faults_are_named_with_links_to_their_rows() {
         &page,
         &[
             "|1 of 3 agents is not ready: node-2 is ejected: its own failures stand out, returns in 20 s|",
-            "|7 of 7 dials failed at node-2|",
+            "|7 of 7 dials failed at node-2. Last: too many open files|",
             "|1 of 127 dials in the last 15 minutes failed, all by node-2. Last: 10.1.2.3:10250: connect: connection refused|",
-            "|1 stalled connection on this page: the reader takes no data. Longest: 10.1.1.3:443 (node-3), for 12 s|",
-            "|The certificate of frontend ends in 3 d 12 h: --frontend-cert /pki/frontend.crt|",
-            "|The certificate of kubeconfig ends in 19 d: ",
+            "|1 stalled connection on this page: the client takes no data. Longest: 10.1.1.3:443 (node-3), for 12 s|",
+            "|Changed certificate files of frontend cannot be used, the old ones stay in use: no END line|",
+            "|The certificate of frontend expires in 3 d 12 h: --frontend-cert /pki/frontend.crt|",
+            "|The certificate of kubeconfig expires in 19 d: ",
             "|ejected|its own failures stand out, returns in 20 s|",
         ],
     );
