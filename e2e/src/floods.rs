@@ -57,6 +57,8 @@ pub enum Kind {
     ClientsWithoutADial,
     /// Each peer sends 50 ClientHellos a second to the agent port, each on a new connection, and nothing else.
     ClientHellos,
+    /// One peer sends nothing, and uses a CPU as the others do: for a millisecond for each piece.
+    OnlyCpu,
 }
 
 /// A flood.
@@ -258,6 +260,14 @@ impl Peers {
                             Ok(Peer::Frames(peer))
                         }
                         Kind::ClientHellos => hellos(address, tls, number, flood.pieces).await,
+                        Kind::OnlyCpu => {
+                            let (began, length) =
+                                (Instant::now(), Duration::from_millis(flood.pieces as u64));
+                            while began.elapsed() < length {
+                                std::hint::spin_loop();
+                            }
+                            Ok(Peer::HalfOpen(VecDeque::new()))
+                        }
                     }
                 });
             }

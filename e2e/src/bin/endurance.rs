@@ -139,6 +139,7 @@ async fn outages() -> Result<()> {
 
 async fn floods() -> Result<()> {
     for (kind, peers, pieces) in [
+        (Kind::OnlyCpu, 1, 10_000),
         (Kind::AgentsThatReadNothing, 20, 100_000),
         (Kind::AgentsWithStrayData, 20, 100_000),
         (Kind::AgentsWithFragments, 20, 740_000),

@@ -63,7 +63,7 @@ pub const ROWS: &[Row] = &[
     Row { number: "T2", name: "route theft", holds: "identity binds identifiers; the first agent stays", length: Quick, go: false, run: tests![
         "identity::a_stolen_node_credential_takes_no_other_nodes_traffic", "identity::agent_id_belongs_to_one_agent_while_it_is_connected",
         "identity::wide_routes_are_for_agents_on_the_list",
-    ], shown: "gate.rs ignores the owner of an agent id: agent_id_belongs_to_one_agent_while_it_is_connected" },
+    ], shown: "e2e/mutants/25: agent_id_belongs_to_one_agent_while_it_is_connected" },
     Row { number: "T3", name: "injection between agents and clients", holds: "nothing reaches another connection", length: Quick, go: false, run: tests![
         "misbehaving_agents::an_agent_cannot_answer_anothers_dial", "misbehaving_agents::equal_ids_of_two_agents_do_not_cross",
         "misbehaving_agents::dial_ids_are_the_servers_own", "misbehaving_frontends::other_client_can_neither_write_nor_close",
@@ -72,24 +72,24 @@ pub const ROWS: &[Row] = &[
     Row { number: "T4", name: "HTTP/2 exhaustion", holds: "see 18; unauthenticated peers delay nothing", length: Quick, go: false, run: tests![
         "misbehaving_frontends::a_flood_of_resets_is_survived", "unauthenticated_peers::oldest_unauthenticated_connection_is_evicted",
         "unauthenticated_peers::silent_connections_do_not_delay_handshakes",
-    ], shown: "Go's server fails all three tests" },
+    ], shown: "e2e/mutants/01 and 04, and Go's server fails all three tests" },
     Row { number: "T5", name: "SSRF through the agent", holds: "tcp only; policy; cloud metadata denied", length: Quick, go: false, run: tests![
         "identity::agent_reaches_only_allowed_destinations", "identity::the_metadata_services_of_clouds_are_out_of_reach", "misbehaving_servers::only_tcp_is_dialed",
-    ], shown: "policy without the check of metadata services: the_metadata_services_of_clouds_are_out_of_reach" },
-    Row { number: "T6", name: "broad frontend CA", holds: "an allow-list of names", length: Quick, go: false, run: tests!["identity::frontends_certificates_need_an_allowed_name"], shown: "AllowedNames that allow every name" },
+    ], shown: "e2e/mutants/24: the_metadata_services_of_clouds_are_out_of_reach" },
+    Row { number: "T6", name: "broad frontend CA", holds: "an allow-list of names", length: Quick, go: false, run: tests!["identity::frontends_certificates_need_an_allowed_name"], shown: "e2e/mutants/26" },
     Row { number: "T7", name: "TokenReview", holds: "32 at once; audience checked; known agents stay", length: Quick, go: false, run: tests![
         "tokens::a_storm_of_agents_asks_about_32_at_once", "tokens::agents_without_a_valid_token_are_refused_with_gos_words",
         "tokens::while_reviews_fail_known_agents_are_admitted_and_others_retry", "tokens::hanging_api_does_not_delay_others",
-    ], shown: "AT_ONCE of 3,200: a_storm_of_agents_asks_about_32_at_once" },
+    ], shown: "e2e/mutants/14: a_storm_of_agents_asks_about_32_at_once" },
     Row { number: "T8", name: "small slices that pin memory", holds: "charged at their real size", length: Quick, go: false, run: tests![
         "memory_limits::small_messages_to_a_stalled_endpoint_are_held_at_their_bytes", "memory_limits::agents_with_frames_of_a_byte_are_not_read_on",
-    ], shown: "not shown: both tests pass although slices are charged at their length and not joined" },
+    ], shown: "e2e/mutants/17: agents_with_frames_of_a_byte_are_not_read_on. Not shown: the other test passes although small slices are not joined, or are charged at their length" },
     Row { number: "T9", name: "CONNECT parser", holds: "12 heads are refused; nothing is dialed", length: Quick, go: true, run: heads::strict_heads, shown: "Go's server takes a bare line feed" },
     Row { number: "T10", name: "hygiene: tokens in logs, profiles, socket modes", holds: "none shown; opt-in; 0770", length: Quick, go: false, run: tests![
         "tokens::tokens_are_never_logged", "http_endpoints::profiles_are_not_served_otherwise", "transports::the_socket_file_has_mode_0770",
         "statusz::status_on_an_exposed_address_needs_its_flag",
-    ], shown: "UNIX_MODE of 0777: the_socket_file_has_mode_0770" },
+    ], shown: "e2e/mutants/28: the_socket_file_has_mode_0770" },
     Row { number: "T11", name: "gRPC paths", holds: "exact; an agent cannot dial", length: Quick, go: false, run: tests![
         "transports::an_agent_cannot_dial", "unauthenticated_peers::refused_streams_do_not_keep_a_connection",
-    ], shown: "both ports without the check of the path: an_agent_cannot_dial" },
+    ], shown: "e2e/mutants/27: an_agent_cannot_dial" },
 ];

@@ -28,7 +28,7 @@ use crate::metrics::{Metrics, ReviewResult};
 /// Concurrent reviews.
 const AT_ONCE: usize = 32;
 /// Reviews that wait or run; further requests get no verdict. Each holds a token of 16 KiB at most.
-const MOST_FLIGHTS: usize = 2_048;
+pub(super) const MOST_FLIGHTS: usize = 2_048;
 /// Time limit of a review, including its wait for a free place.
 const LIMIT: Duration = Duration::from_secs(10);
 /// While the API cannot be reached every agent retries; the server logs one line in this interval.

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use serve::metrics::{Exposition, Registry};
 use tokio::time::{Instant, sleep};
 
+use super::reviewer::MOST_FLIGHTS;
 use super::*;
 use crate::args::TokenAuth;
 use crate::metrics::Metrics;
@@ -147,6 +148,23 @@ async fn one_connection_has_few_reviews_at_once() {
         Code::Unknown,
         "places are free again"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn reviews_that_wait_are_limited() {
+    let api = Arc::new(Api { delay: Duration::from_secs(20), ..Api::default() });
+    let (auth, _) = auth(&api, None);
+    let mut tries = tokio::task::JoinSet::new();
+    for n in 0..MOST_FLIGHTS + 100 {
+        let auth = auth.clone();
+        tries.spawn(async move {
+            let began = Instant::now();
+            (refusal(&auth, &[&format!("Bearer {n}")]).await.0, began.elapsed().is_zero())
+        });
+    }
+    let refused = tries.join_all().await;
+    assert!(refused.iter().all(|(code, _)| *code == Code::Unavailable));
+    assert_eq!(refused.iter().filter(|(_, at_once)| *at_once).count(), 100);
 }
 
 #[tokio::test(start_paused = true)]

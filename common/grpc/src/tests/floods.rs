@@ -20,10 +20,10 @@ const CANCEL: u32 = 8;
 const ENHANCE_YOUR_CALM: u32 = 11;
 
 /// POST, http, /, an authority of one letter, content-type application/grpc.
-const REQUEST: &[u8] = b"\x83\x86\x84\x41\x01a\x0f\x10\x10application/grpc";
+pub(super) const REQUEST: &[u8] = b"\x83\x86\x84\x41\x01a\x0f\x10\x10application/grpc";
 
 /// A client's preface with these settings, and then these frames.
-fn with(settings: &[(u16, u32)], frames: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
+pub(super) fn with(settings: &[(u16, u32)], frames: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
     std::iter::once(hello(settings)).chain(frames).flatten().collect()
 }
 

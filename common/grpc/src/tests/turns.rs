@@ -1,21 +1,25 @@
 //! The turns of connections that read small frames.
 
-use std::future::poll_fn;
-use std::io::Write;
+use std::future::{Future, poll_fn};
+use std::io::{self, Write};
 use std::os::unix::net::UnixStream as StdStream;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use tokio::io::{AsyncRead, ReadBuf, join, sink};
 use tokio::net::UnixStream;
 use tokio::runtime::Builder;
 use tokio::task::JoinSet;
 use tokio::time::advance;
 
-use super::Wakes;
-use crate::raw::{DATA, PREFACE, frame};
+use super::floods::{REQUEST, with};
+use super::{Wakes, serve};
+use crate::ServerSettings;
+use crate::raw::{DATA, END_HEADERS, HEADERS, PREFACE, frame};
 use crate::turns::{BusyTurns, Frames, MANY, READ_FOR, Turn};
 
 /// A connection that always has more to read.
@@ -169,6 +173,67 @@ fn small_sender_waits_until_the_sockets_are_polled() {
         let turns = runtime.block_on(turns_before_a_read(20, sent));
         assert!(turns <= 10, "{turns} turns");
     }
+}
+
+/// A transport on which a client floods with small frames. Each read takes half a turn of paused time.
+struct Flood {
+    rest: Vec<u8>,
+    reads: Arc<AtomicUsize>,
+}
+
+impl AsyncRead for Flood {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.rest.is_empty() {
+            return Poll::Pending;
+        }
+        // The time passes in the first poll.
+        let _yields = pin!(advance(READ_FOR / 2)).poll(&mut Context::from_waker(Waker::noop()));
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        let count = self.rest.len().min(READ).min(buf.remaining());
+        buf.put_slice(&self.rest[..count]);
+        self.rest.drain(..count);
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// The bytes of one read of a [`Flood`].
+const READ: usize = 2 << 10;
+
+#[tokio::test(start_paused = true)]
+async fn floods_of_small_frames_delay_a_ready_task_by_one_turn() {
+    let (settings, reads) = (ServerSettings::for_frontends(), Arc::<AtomicUsize>::default());
+    let request = frame(HEADERS, END_HEADERS, 1, REQUEST);
+    let bytes = with(&[], [request, frame(DATA, 0, 1, b"x").repeat(10_000)]);
+    let all = 3 * bytes.len().div_ceil(READ);
+    let _served = [(); 3].map(|()| {
+        let flood = Flood { rest: bytes.clone(), reads: Arc::clone(&reads) };
+        serve(join(flood, sink()), settings.clone())
+    });
+    // The reads before each poll of a task that is always ready.
+    let ready = async move {
+        let (mut rounds, mut sum) = (Vec::new(), 0);
+        poll_fn(|cx| {
+            let read = reads.swap(0, Ordering::Relaxed);
+            sum += read;
+            rounds.push(read);
+            assert!(rounds.len() < 10 * all, "{sum} of {all} reads");
+            if sum == all {
+                return Poll::Ready(());
+            }
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+        rounds
+    };
+    let rounds = tokio::spawn(ready).await.unwrap();
+    // The first turn of each connection shows that it floods.
+    let (first, later) = rounds.split_first().unwrap();
+    assert!(*first <= 3 * 2 && later.iter().all(|read| *read <= 2), "{rounds:?}");
 }
 
 proptest! {
