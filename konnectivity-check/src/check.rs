@@ -1,6 +1,10 @@
-//! One check of all pods, and its report.
+//! The check: from its command line to its exit status. Repeats the check every second until all pods are healthy or the time is
+//! up.
 
+use std::ffi::OsString;
 use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -9,9 +13,12 @@ use cluster::client::escaped;
 use cluster::config::{Credentials, Pem, Server, TlsFiles};
 use cluster::{ApiError, Client, Config};
 use serde_json::Value;
+use tokio::time::{Instant, sleep};
 
 use crate::flags::{Of, Options};
-use crate::scrape::sum;
+
+/// Pause between two checks.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Time limit of one request; kube-apiserver itself limits a dial through the tunnel to 30 s and usually needs far less.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -19,8 +26,40 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The prefix of all metric names.
 const PREFIX: &str = "konnectivity_network_proxy_";
 
+/// Runs the whole check on its own thread and runtime. `line` starts with the program name.
+///
+/// The report goes to standard output also on failure, because it is the check's result.
+pub(crate) fn main(line: impl Iterator<Item = OsString>) -> ExitCode {
+    let options = match Options::parse(line) {
+        Ok(options) => options,
+        Err(exit) => return exit.leave(),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let looked =
+        runtime.context("cannot start the runtime").and_then(|runtime| runtime.block_on(run(&options)));
+    let (report, code) = match looked {
+        Ok(report) => (report, ExitCode::SUCCESS),
+        Err(error) => (format!("{error:#}\n"), ExitCode::FAILURE),
+    };
+    // The exit status does not depend on whether standard output is still open.
+    let _ = std::io::stdout().write_all(report.as_bytes());
+    code
+}
+
+async fn run(options: &Options) -> Result<String> {
+    let api = client(options)?;
+    let end = Instant::now() + options.timeout;
+    loop {
+        match look(&api, options).await {
+            Err(error) if Instant::now() + PAUSE >= end => return Err(error),
+            Err(_) => sleep(PAUSE).await,
+            well => return well,
+        }
+    }
+}
+
 /// A client of the kube-apiserver in the options. It reads its files at each use; a missing file is reported here.
-pub fn client(options: &Options) -> Result<Client> {
+fn client(options: &Options) -> Result<Client> {
     for file in [&options.ca_file, &options.token_file] {
         std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
     }
@@ -37,7 +76,7 @@ pub fn client(options: &Options) -> Result<Client> {
 }
 
 /// Checks every running pod once; returns the report if all pods are healthy, otherwise an error with the whole report.
-pub async fn look(api: &Client, options: &Options) -> Result<String> {
+async fn look(api: &Client, options: &Options) -> Result<String> {
     let names = pods(api, options).await?;
     let (mut report, mut wrong, mut carried) = (String::new(), 0, 0.0);
     for name in &names {
@@ -121,9 +160,18 @@ fn judge(of: Of, scrape: &str) -> Result<PodHealth> {
     }
 }
 
+/// The sum over all samples of a family, whatever their labels; `None` if there is none.
+fn sum(text: &str, name: &str) -> Option<f64> {
+    let values = text.lines().filter_map(|line| {
+        let rest = line.strip_prefix(name).filter(|rest| rest.starts_with([' ', '{']))?;
+        rest.rsplit(' ').next()?.parse::<f64>().ok()
+    });
+    values.reduce(|sum, value| sum + value)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::judge;
+    use super::{judge, sum};
     use crate::flags::Of;
 
     const P: &str = "konnectivity_network_proxy_";
@@ -157,5 +205,12 @@ mod tests {
         for of in [Of::Agent, Of::Server] {
             assert!(judge(of, "process_open_fds 3\n").err().unwrap().to_string().contains("not that of"));
         }
+    }
+
+    #[test]
+    fn families_are_distinguished_and_summed() {
+        let text = "# TYPE a gauge\na 2\na_total 9\nb{x=\"1\"} 1\nb{x=\"2 3\"} 4.5\nc nonsense\n";
+        assert_eq!((sum(text, "a"), sum(text, "b")), (Some(2.0), Some(5.5)));
+        assert_eq!((sum(text, "c"), sum(text, "d"), sum(text, "")), (None, None, None));
     }
 }

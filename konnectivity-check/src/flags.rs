@@ -11,7 +11,7 @@ const ABOUT: &str =
 
 /// The program to check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Of {
+pub(crate) enum Of {
     /// proxy-agents: ready, and with a stream to every known server.
     Agent,
     /// proxy-servers: ready, and with at least one agent.
@@ -21,7 +21,7 @@ pub enum Of {
 flags::flags! {
     /// The options of the check.
     #[derive(Clone, Debug, PartialEq, Eq)]
-    pub struct Options {
+    pub(crate) struct Options {
         "Pods to check" {
             /// Program to check: agent or server.
             of: Of = "" => of,
@@ -47,7 +47,7 @@ flags::flags! {
 
 impl Options {
     /// Parses a command line that starts with the program name. `Exit` is help, version or an error.
-    pub fn parse(line: impl Iterator<Item = OsString>) -> Result<Self, Exit> {
+    pub(crate) fn parse(line: impl Iterator<Item = OsString>) -> Result<Self, Exit> {
         let set = FlagSet::new(crate::NAME, env!("CARGO_PKG_VERSION"), ABOUT).group::<Self>();
         Ok(set.read(line)?.group()?)
     }

@@ -3,17 +3,15 @@
 //!
 //! It connects only to kube-apiserver, only reads, and needs two rights in one namespace: list pods, and get pods/proxy.
 //!
-//! `konnectivity-check compare` ([`compare`]) dials the same targets through two servers, and says whether they do the same.
+//! `konnectivity-check compare` (`compare`) dials the same targets through two servers, and says whether they do the same.
 //!
 //! It has no program of its own: proxy-server and proxy-agent run it when they are started under its name ([`is_called`]), so
-//! that an image contains TLS and HTTP only once. In the same way they run [`sleep`], for hooks in images without a shell.
+//! that an image contains TLS and HTTP only once. In the same way they run `sleep`, for hooks in images without a shell.
 
-pub mod check;
-pub mod compare;
-pub mod flags;
-mod run;
-pub mod scrape;
-pub mod sleep;
+mod check;
+mod compare;
+mod flags;
+mod sleep;
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -22,7 +20,7 @@ use std::process::ExitCode;
 /// The program name that starts the check.
 pub const NAME: &str = "konnectivity-check";
 
-/// Whether the process was started under the name of the check or of [`sleep`]: the first word of its command line, with or
+/// Whether the process was started under the name of the check or of `sleep`: the first word of its command line, with or
 /// without a path.
 pub fn is_called(program: Option<&OsStr>) -> bool {
     is_named(program, NAME) || is_named(program, sleep::NAME)
@@ -41,7 +39,7 @@ pub fn main(line: impl Iterator<Item = OsString>) -> ExitCode {
     if line.get(1).is_some_and(|word| word == compare::COMMAND) {
         return compare::main(line.into_iter().skip(1));
     }
-    run::main(line.into_iter())
+    check::main(line.into_iter())
 }
 
 #[cfg(test)]

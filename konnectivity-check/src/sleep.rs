@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 /// The program name that starts it.
-pub const NAME: &str = "konnectivity-sleep";
+pub(crate) const NAME: &str = "konnectivity-sleep";
 
 const USAGE: &str = "usage: konnectivity-sleep SECONDS (a whole number)";
 

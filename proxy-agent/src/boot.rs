@@ -28,13 +28,11 @@ use crate::args::Config;
 use crate::client_set::{
     AgentMetadata, ClientSet, DIAL_LIMIT, GrpcConnector, Leased, RunEnd, Servers, SyncSettings,
 };
-use crate::endpoint::{Counted, DestinationPolicy, Dialer, SystemResolver};
+use crate::endpoint::{DestinationPolicy, Dialer, SystemResolver};
 use crate::leases::{CounterSettings, LeaseCounter};
 use crate::link::{InFlight, Links};
 use crate::metrics::{Metrics, PREFIX};
 use crate::statusz::StatusSources;
-
-type Resolver = Arc<Counted<SystemResolver>>;
 
 /// The certificates for handshakes with servers; the agent has no other handshakes. The files may change while it runs. The
 /// token file needs no watch, because it is read for each connect.
@@ -47,7 +45,7 @@ const SERVERS: CertificateSide = CertificateSide {
 
 /// An agent that is ready to connect.
 pub struct Agent {
-    set: ClientSet<GrpcConnector<Resolver>, Links<Resolver>>,
+    set: ClientSet<GrpcConnector<SystemResolver>, Links<SystemResolver>>,
     ports: Vec<ServerHandle>,
     config: Config,
     /// Dials and connections over all streams.
@@ -74,8 +72,7 @@ impl Agent {
         let metrics = Metrics::new(&mut registry);
         let service = ("konnectivity-agent", config.servers.agent_id.clone());
         let tracer = Tracer::start(&config.records, service, &mut registry, PREFIX, ops.handle());
-        let (resolver, results) = (SystemResolver::default(), metrics.lookups.clone());
-        let resolver: Resolver = Arc::new(Counted { resolver, results });
+        let resolver = Arc::new(SystemResolver::new(metrics.lookups.clone()));
         let policy = DestinationPolicy {
             cloud_metadata: config.servers.allow_cloud_metadata,
             deny: config.servers.deny_destinations.clone(),
@@ -84,8 +81,7 @@ impl Agent {
         let bounds = Bounds::new(config.flow.connection_memory_limit, config.flow.memory_limit);
         metrics.queued_bytes_limit.set(bounds.memory.limit() as i64);
         let dialer = Dialer::new(Arc::clone(&resolver), policy);
-        let links =
-            Links::new(&config.servers.agent_id, dialer, bounds, metrics.clone(), records).traced(tracer);
+        let links = Links::new(&config.servers.agent_id, dialer, bounds, metrics.clone(), (records, tracer));
         let metadata = AgentMetadata::new(
             &config.servers.agent_id,
             config.servers.agent_identifiers.text(),

@@ -41,15 +41,13 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
-use crate::agent_stream::{AgentListener, AgentService, ConnectionLimits, Lifetimes, LinkFlow};
+use crate::agent_stream::{AgentListener, AgentService, Lifetimes, LinkFlow};
 use crate::args::{Config, FrontendConfig, FrontendListener};
 use crate::backends::{BackendManager, keep_sweeping};
 use crate::dial::Dialer;
 use crate::frontend::Protocol;
 use crate::leases::LeaseController;
-use crate::limits::{
-    Budget, agent_connections_within, connections_within, descriptor_limit, unauthenticated_within,
-};
+use crate::limits::{Budget, connections_within, descriptor_limit};
 use crate::metrics::{Metrics, PREFIX};
 use crate::probe::with_probe;
 use crate::readiness::Readiness;
@@ -299,12 +297,7 @@ fn listen_for_agents(
         let _on = handshakes.enter();
         bind_links(&bind.host.text(), bind.port).context("--agent-port")?
     };
-    let descriptors = descriptor_limit();
-    let limits = ConnectionLimits {
-        agents: agent_connections_within(descriptors),
-        unauthenticated: unauthenticated_within(descriptors),
-    };
-    Ok(AgentListener::new(listener, tls, service, config.keepalive, limits, metrics.clone()))
+    Ok(AgentListener::new(listener, tls, service, config.keepalive, metrics.clone()))
 }
 
 /// Resolves once no connection is left and none has arrived for [`IDLE_TIME`].
@@ -342,6 +335,8 @@ fn load_tls(
     client_ca: Option<PathBuf>,
     alpn: &[u8],
 ) -> Result<ServerTls> {
+    let files = [(of_cert, Some(cert)), (of_key, Some(key)), (of_ca, client_ca.as_deref())];
+    let files = files.map(|(flag, file)| (flag, file.map(Path::to_owned)));
     let options = ServerTlsOptions {
         cert: cert.to_owned(),
         key: key.to_owned(),
@@ -350,11 +345,8 @@ fn load_tls(
         min_version: config.agents.tls_min_version.value,
         suites: config.agents.cipher_suites.value.clone(),
     };
-    let files = [(of_cert, Some(cert)), (of_key, Some(key)), (of_ca, options.client_ca.as_deref())];
-    let files = files.map(|(flag, file)| (flag, file.map(Path::to_owned)));
     ServerTls::load(options, metrics.legacy_certificates.observer()).map_err(|error| {
-        let files: Vec<_> = files.iter().map(|(flag, file)| (*flag, file.as_deref())).collect();
-        let flags = error.flags(&files);
+        let flags = error.flags(&files.each_ref().map(|(flag, file)| (*flag, file.as_deref())));
         anyhow::Error::new(error).context(flags)
     })
 }

@@ -46,12 +46,6 @@ pub trait LinkHandler<S> {
 
     /// The stream has ended; from now on no command opens a connection.
     fn lost(&mut self) {}
-
-    /// Whether the owner still needs the task after the stream has ended (for a connection whose local end has not been
-    /// notified of its end).
-    fn is_done(&self) -> bool {
-        true
-    }
 }
 
 /// The driver's counters. Called for each packet: must be cheap.

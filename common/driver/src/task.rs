@@ -254,10 +254,7 @@ where
     }
 
     fn is_done(&self) -> bool {
-        self.wire.is_none()
-            && self.conns.link.is_empty()
-            && self.conns.local_ends() == 0
-            && self.handler.is_done()
+        self.wire.is_none() && self.conns.link.is_empty() && self.conns.local_ends() == 0
     }
 }
 

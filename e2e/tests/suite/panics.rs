@@ -53,6 +53,6 @@ async fn a_server_without_its_sweep_exits_for_a_restart() -> Result<()> {
     ensure!(server.exit(Duration::from_secs(20)).await?.code() == Some(1));
     server.wait_said("the task of the ejection of agents has ended, exiting for a restart").await?;
     let place = server.forgive_panic().context("the panic's message")?;
-    ensure!(place.contains("proxy-server/src/backends/outliers.rs"), "{place}");
+    ensure!(place.contains("proxy-server/src/backends/manager/ejections.rs"), "{place}");
     Ok(())
 }

@@ -16,10 +16,10 @@ use flags::{Exit, FlagError, FlagSet};
 use net::host_port::host_port;
 
 use self::dial::{Ask, dial};
-use self::verdict::{Comparison, Side, verdict};
+use self::verdict::{Side, verdict};
 
 /// The first word of the command line.
-pub const COMMAND: &str = "compare";
+pub(crate) const COMMAND: &str = "compare";
 
 const ABOUT: &str = "dials each target through two frontends as kube-apiserver does, compares outcomes, answers and times, and \
     changes nothing. Exit status 0: kube-apiserver may switch to the new server; 1: it should not; 2: wrong command line.";
@@ -122,7 +122,7 @@ impl Plan {
         let (mut reached, mut wrong) = (0, 0);
         for target in &self.targets {
             let (old, new) = self.sides(target).await;
-            let Comparison { safe, text } = verdict(&old, &new);
+            let (safe, text) = verdict(&old, &new);
             reached += usize::from(old.reached() > 0 && new.reached() > 0);
             wrong += usize::from(!safe);
             let verdict = if safe { text } else { format!("DIFFERS: {text}") };

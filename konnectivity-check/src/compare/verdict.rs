@@ -54,13 +54,6 @@ pub(super) struct Side {
     failures: Vec<Failure>,
 }
 
-/// Whether kube-apiserver may switch for this target, and why.
-#[derive(Debug)]
-pub(super) struct Comparison {
-    pub(super) safe: bool,
-    pub(super) text: String,
-}
-
 impl Side {
     pub(super) fn add(&mut self, dialed: Result<(f64, Answer), Failure>) {
         match dialed {
@@ -128,29 +121,28 @@ fn slower(old: Option<f64>, new: Option<f64>) -> bool {
     old.zip(new).is_some_and(|(old, new)| new > 2.0 * old + SLOWER)
 }
 
-/// Compares what both servers did with one target.
-pub(super) fn verdict(old: &Side, new: &Side) -> Comparison {
-    let is = |safe, text: String| Comparison { safe, text };
+/// Whether kube-apiserver may switch for a target with which both servers did this, and why.
+pub(super) fn verdict(old: &Side, new: &Side) -> (bool, String) {
     if new.reached() < old.reached() {
         let text = new.failures.first().map_or("", |failure| &failure.text);
-        return is(false, format!("fails through the new server: {text}"));
+        return (false, format!("fails through the new server: {text}"));
     }
     if old.reached() == 0 && new.reached() > 0 {
-        return is(true, "reached only through the new server".to_owned());
+        return (true, "reached only through the new server".to_owned());
     }
     if new.reached() == 0 {
         let same = old.classes() == new.classes();
-        return is(same, if same { "fails the same way" } else { "fails for another reason" }.to_owned());
+        return (same, if same { "fails the same way" } else { "fails for another reason" }.to_owned());
     }
     if old.constant() && !(new.constant() && old.answers.first() == new.answers.first()) {
-        return is(false, "the endpoint's answers differ".to_owned());
+        return (false, "the endpoint's answers differ".to_owned());
     }
     // Both, because a busy machine delays single dials.
     if slower(old.median(), new.median()) && slower(old.best(), new.best()) {
-        return is(false, "dials are slower".to_owned());
+        return (false, "dials are slower".to_owned());
     }
     let varies = !old.constant();
-    is(true, if varies { "same; answers vary through the old server, too" } else { "same" }.to_owned())
+    (true, if varies { "same; answers vary through the old server, too" } else { "same" }.to_owned())
 }
 
 #[cfg(test)]
@@ -183,7 +175,7 @@ mod tests {
             (side(&[], "", &[none()]), fine(), true, "only through the new"),
         ] {
             let verdict = verdict(&old, &new);
-            assert!(verdict.safe == safe && verdict.text.contains(text), "{old:?} {new:?}: {verdict:?}");
+            assert!(verdict.0 == safe && verdict.1.contains(text), "{old:?} {new:?}: {verdict:?}");
         }
     }
 
@@ -192,10 +184,10 @@ mod tests {
         let mut varying = side(&[0.001, 0.001], "a", &[]);
         varying.answers[1].body = b"b".to_vec();
         assert!(
-            verdict(&varying, &side(&[0.001], "c", &[Failure::new("agent", "lost")])).text.contains("fails")
+            verdict(&varying, &side(&[0.001], "c", &[Failure::new("agent", "lost")])).1.contains("fails")
         );
         let same = verdict(&varying, &side(&[0.001, 0.001], "c", &[]));
-        assert!(same.safe && same.text.contains("vary"), "{same:?}");
+        assert!(same.0 && same.1.contains("vary"), "{same:?}");
     }
 
     #[test]

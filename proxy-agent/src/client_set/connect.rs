@@ -4,12 +4,10 @@
 //! Every attempt starts from the beginning: the name may lead to another replica, and the token or certificate may have been
 //! rotated. Every step has its own time limit. Never retries.
 
-use std::future::{Future, poll_fn};
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use grpc::capabilities::{self, Capabilities};
@@ -65,12 +63,6 @@ pub enum ConnectError {
         /// The TLS error.
         source: HandshakeError,
     },
-    /// The TLS handshake timed out.
-    #[error("TLS with {address}: no handshake within {} s", HANDSHAKE_LIMIT.as_secs())]
-    TlsTimeout {
-        /// `host:port` of the server.
-        address: String,
-    },
     /// The token file cannot be read.
     #[error("--service-account-token-path {}: {}", path.display(), net::tls::read_failure(source))]
     Token {
@@ -123,7 +115,7 @@ impl ConnectError {
             Self::ProxyUrl(_) | Self::Token { .. } | Self::Metadata { .. } => ConnectStage::Prepare,
             Self::Dial(DialError { failure: Failure::Lookup(_), .. }) => ConnectStage::Lookup,
             Self::Dial(_) | Self::Proxy(_) | Self::Socket(_) => ConnectStage::Dial,
-            Self::Tls { .. } | Self::TlsTimeout { .. } => ConnectStage::Tls,
+            Self::Tls { .. } => ConnectStage::Tls,
             Self::Stream(_) | Self::Answer(_) => ConnectStage::Stream,
             Self::Task(_) => ConnectStage::Task,
         }
@@ -296,9 +288,8 @@ impl<R: Resolve> GrpcConnector<R> {
         let mut socket = LinkSocket::new(tcp);
         socket.bound_unsent();
         let handshake = self.tls.connect(to.entry, tls::ReadAhead::new(socket));
-        let Ok(shaken) = timeout(HANDSHAKE_LIMIT, handshake).await else {
-            return Err(ConnectError::TlsTimeout { address });
-        };
+        let shaken = timeout(HANDSHAKE_LIMIT, handshake).await;
+        let shaken = shaken.unwrap_or(Err(HandshakeError::Timeout(HANDSHAKE_LIMIT)));
         let mut io = shaken.map_err(|source| ConnectError::Tls { address: address.clone(), source })?;
         io.get_mut().0.begin(tls::READ_AHEAD);
         let deadline = Instant::now() + ANSWER_LIMIT;
@@ -343,19 +334,11 @@ impl<R: Resolve> Connector for GrpcConnector<R> {
     }
 
     async fn resolve(&self) -> Vec<Resolved> {
-        let entries = self.servers.iter().enumerate();
-        let mut lookups: Vec<_> =
-            entries.map(|(index, entry)| (Box::pin(self.addresses(index, entry)), None)).collect();
-        poll_fn(|cx| {
-            for (lookup, found) in lookups.iter_mut().filter(|(_, found)| found.is_none()) {
-                if let Poll::Ready(resolved) = lookup.as_mut().poll(cx) {
-                    *found = Some(resolved);
-                }
-            }
-            let all: Option<Vec<_>> = lookups.iter().map(|(_, found)| found.clone()).collect();
-            all.map_or(Poll::Pending, Poll::Ready)
-        })
-        .await
+        let mut resolved = Vec::new();
+        for (index, entry) in self.servers.iter().enumerate() {
+            resolved.push(self.addresses(index, entry).await);
+        }
+        resolved
     }
 
     async fn connect(

@@ -143,7 +143,7 @@ fn connector(pki: &Pki, host: &str, port: u16, env: &[(&str, String)]) -> GrpcCo
     std::fs::write(&token, "secret\n").unwrap();
     GrpcConnector {
         servers: vec![ServerAddress { host: host.into(), port }],
-        dialer: Dialer::to_servers(Names, DIAL_LIMIT),
+        dialer: Dialer::to_servers(Arc::new(Names), DIAL_LIMIT),
         proxy: EnvProxy::from_lookup(|name| env.get(name).cloned()),
         tls: pki.client(&[NAME]),
         agent: AgentMetadata::new("agent-1", "host=a", Some(token), Capabilities::supported(true)).unwrap(),

@@ -27,12 +27,9 @@ pub enum IdentifierError {
     /// A key that servers do not know.
     #[error("unknown key {0:?}; the keys are host, ipv4, ipv6, cidr, default-route and zone")]
     UnknownKey(String),
-    /// A `%` without two hexadecimal digits.
-    #[error("{0:?} is no URL escape; write a percent sign as %25")]
-    Escape(String),
-    /// A semicolon, which older query syntax used between pairs.
-    #[error("pairs are joined by &, and a semicolon is written %3B")]
-    Semicolon,
+    /// A semicolon, or a `%` without two hexadecimal digits.
+    #[error("{0}; pairs are joined by &, a semicolon is written %3B, and a percent sign %25")]
+    Syntax(#[from] QueryError),
     /// A value that no server matches with any target.
     #[error("{key}={value} matches no target; write {fix}")]
     NeverMatches {
@@ -46,15 +43,6 @@ pub enum IdentifierError {
     /// More pairs than Go accepts.
     #[error("there are more than {MOST_PAIRS} pairs")]
     TooMany,
-}
-
-impl From<QueryError> for IdentifierError {
-    fn from(error: QueryError) -> Self {
-        match error {
-            QueryError::Semicolon => Self::Semicolon,
-            QueryError::Escape(text) => Self::Escape(text),
-        }
-    }
 }
 
 impl Identifiers {
@@ -126,8 +114,8 @@ mod tests {
             ("Host=a", unknown("Host")),
             (" host=a", unknown(" host")),
             ("=a", unknown("")),
-            ("host=a;ipv4=b", IdentifierError::Semicolon),
-            ("host=%zz1", IdentifierError::Escape("%zz".to_owned())),
+            ("host=a;ipv4=b", QueryError::Semicolon.into()),
+            ("host=%zz1", QueryError::Escape("%zz".to_owned()).into()),
         ];
         for (text, error) in table {
             assert_eq!(Identifiers::parse(text), Err(error), "{text}");

@@ -9,7 +9,6 @@ use driver::Bounds;
 use grpc::{Incoming, Keepalive, Request, ServerSettings, Wire, connect, serve_connection};
 use http::HeaderMap;
 use mux::{DialId, Packet};
-use serve::logs::Records;
 use serve::metrics::Registry;
 use tokio::io::{copy_bidirectional, duplex};
 use tokio::sync::mpsc;
@@ -85,9 +84,9 @@ impl Stream {
             negotiated: Negotiated::default(),
             connection: connected.connection,
         };
-        let dialer = Dialer::to_servers(Panics, DIAL_LIMIT);
+        let dialer = Dialer::to_servers(Arc::new(Panics), DIAL_LIMIT);
         let metrics = Metrics::new(&mut Registry::default());
-        let links = Links::new("agent", dialer, Bounds::new(1 << 20, None), metrics, Records::default());
+        let links = Links::new("agent", dialer, Bounds::new(1 << 20, None), metrics, Default::default());
         let controlled = control.clone();
         let run = tokio::spawn(async move { LinkRunner::run(&links, "s".into(), stream, controlled).await });
         Stream { path, wire, control, run }

@@ -177,16 +177,6 @@ impl<G> ConnContext<G> {
         self.hold = Some(Box::pin(sleep(FIRST_BYTE_HOLD)));
         self
     }
-
-    /// Bytes from the endpoint so far.
-    pub fn received(&self) -> u64 {
-        self.received
-    }
-
-    /// Bytes to the endpoint so far.
-    pub fn sent(&self) -> u64 {
-        self.sent
-    }
 }
 
 /// Reads from the socket; empty at end of file.

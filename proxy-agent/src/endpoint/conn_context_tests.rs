@@ -69,7 +69,7 @@ async fn bytes_pass_both_ways_and_are_counted() {
         "never more than asked for"
     );
     assert_eq!(read(&mut local, 4).await, Read::Data(Bytes::from_static(b"ds")));
-    assert_eq!((local.received(), local.sent()), (6, 5));
+    assert_eq!((local.received, local.sent), (6, 5));
     assert_eq!(Arc::strong_count(&gauge), 2);
     drop(local);
     assert_eq!(Arc::strong_count(&gauge), 1);

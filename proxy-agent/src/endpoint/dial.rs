@@ -7,6 +7,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use net::host_port::Joined;
@@ -48,10 +49,10 @@ pub struct Endpoint {
     pub peer: SocketAddr,
 }
 
-/// Dials endpoints. Cheap to clone when its resolver is an `Arc`.
-#[derive(Debug, Clone)]
+/// Dials endpoints.
+#[derive(Debug)]
 pub struct Dialer<R> {
-    resolver: R,
+    resolver: Arc<R>,
     policy: DestinationPolicy,
     timeout: Duration,
     /// Whether addresses of equal preference are tried in random order.
@@ -69,14 +70,14 @@ struct Candidate {
 
 impl<R: Resolve> Dialer<R> {
     /// A dialer that resolves by `resolver`, checks `policy`, and takes at most [`DIAL_TIMEOUT`].
-    pub fn new(resolver: R, policy: DestinationPolicy) -> Self {
+    pub fn new(resolver: Arc<R>, policy: DestinationPolicy) -> Self {
         Self { resolver, policy, timeout: DIAL_TIMEOUT, spread: false, unsent: Some(UNSENT) }
     }
 
     /// A dialer to servers, which are no endpoints: without a policy, within `timeout`. The caller limits the unsent bytes. A
     /// name's addresses of equal preference are tried in random order: each may be another server, and sources such as a hosts
     /// file always list them in the same order.
-    pub fn to_servers(resolver: R, timeout: Duration) -> Self {
+    pub fn to_servers(resolver: Arc<R>, timeout: Duration) -> Self {
         Self { resolver, policy: DestinationPolicy::unrestricted(), timeout, spread: true, unsent: None }
     }
 

@@ -17,14 +17,14 @@ impl Resolve for Table {
     }
 }
 
-fn dialer(names: impl IntoIterator<Item = (&'static str, Vec<&'static str>)>) -> Dialer<Arc<Table>> {
+fn dialer(names: impl IntoIterator<Item = (&'static str, Vec<&'static str>)>) -> Dialer<Table> {
     let answers = names
         .into_iter()
         .map(|(name, ips)| (name, Ok(ips.into_iter().map(|ip| ip.parse().unwrap()).collect())));
     Dialer::new(Arc::new(Table(answers.collect())), DestinationPolicy::default())
 }
 
-async fn refused(dialer: &Dialer<Arc<Table>>, protocol: &str, address: &str) -> String {
+async fn refused(dialer: &Dialer<Table>, protocol: &str, address: &str) -> String {
     dialer.dial(protocol, address).await.expect_err("nobody listens").to_string()
 }
 
@@ -67,8 +67,8 @@ async fn two_replicas() -> (TcpListener, TcpListener) {
 async fn dials_are_spread_over_all_addresses_of_a_name() {
     let (one, two) = two_replicas().await;
     let (one, two) = (one.local_addr().unwrap(), two.local_addr().unwrap());
-    let fixed = dialer([("replicas", vec!["127.0.0.1", "127.0.0.2"])]);
-    let spreading = Dialer { spread: true, ..fixed.clone() };
+    let names = || dialer([("replicas", vec!["127.0.0.1", "127.0.0.2"])]);
+    let (fixed, spreading) = (names(), Dialer { spread: true, ..names() });
     let address = format!("replicas:{}", one.port());
     let mut seen = std::collections::HashSet::new();
     // Fewer connections than the listen backlog, because nothing accepts them.

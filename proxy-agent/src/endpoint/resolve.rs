@@ -4,6 +4,7 @@
 //! The two files are read again when they have changed, also in a pod. Never blocks a thread on the network: tokio's own lookup
 //! runs on a blocking pool, which silent servers would fill.
 
+use std::collections::HashMap;
 use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
@@ -26,7 +27,6 @@ use tokio::time::{Instant, timeout};
 
 use super::address::Network;
 use super::error::{LookupCause, LookupError};
-use super::hosts::Hosts;
 
 /// Shortest interval between checks of the files' modification times (Go: 5 s for both).
 const RECHECK: Duration = Duration::from_secs(5);
@@ -50,12 +50,6 @@ pub trait Resolve: Send + Sync + 'static {
         host: &str,
         network: Network,
     ) -> impl Future<Output = Result<Vec<IpAddr>, LookupError>> + Send;
-}
-
-impl<R: Resolve> Resolve for Arc<R> {
-    async fn lookup(&self, host: &str, network: Network) -> Result<Vec<IpAddr>, LookupError> {
-        R::lookup(self, host, network).await
-    }
 }
 
 serve::label! {
@@ -85,24 +79,6 @@ impl From<&LookupError> for LookupResult {
     }
 }
 
-/// A resolver that counts its lookups.
-#[derive(Debug)]
-pub struct Counted<R> {
-    /// Resolves.
-    pub resolver: R,
-    /// Counts each lookup once.
-    pub results: CountBy<LookupResult>,
-}
-
-impl<R: Resolve> Resolve for Counted<R> {
-    async fn lookup(&self, host: &str, network: Network) -> Result<Vec<IpAddr>, LookupError> {
-        let mut outcome = Outcome { results: &self.results, result: LookupResult::Unanswered };
-        let found = self.resolver.lookup(host, network).await;
-        outcome.result = found.as_ref().map_or_else(LookupResult::from, |_| LookupResult::Found);
-        found
-    }
-}
-
 /// Counts a lookup when it is dropped: the caller drops one that takes too long.
 struct Outcome<'a> {
     results: &'a CountBy<LookupResult>,
@@ -115,8 +91,9 @@ impl Drop for Outcome<'_> {
     }
 }
 
-/// Resolves by the system's configuration, with the hickory library.
+/// Resolves by the system's configuration, with the hickory library. Counts each lookup once.
 pub struct SystemResolver {
+    results: CountBy<LookupResult>,
     resolv_conf: PathBuf,
     hosts: PathBuf,
     state: Mutex<State>,
@@ -142,20 +119,23 @@ struct Server {
     resolver: TokioResolver,
 }
 
-impl Default for SystemResolver {
-    fn default() -> Self {
-        Self::new("/etc/resolv.conf", "/etc/hosts")
-    }
-}
-
 impl SystemResolver {
+    /// The system's resolver.
+    pub fn new(results: CountBy<LookupResult>) -> Self {
+        Self::with_files("/etc/resolv.conf", "/etc/hosts", results)
+    }
+
     /// Reads the two files; either may be missing, now or later.
-    pub fn new(resolv_conf: impl Into<PathBuf>, hosts: impl Into<PathBuf>) -> Self {
+    pub(crate) fn with_files(
+        resolv_conf: impl Into<PathBuf>,
+        hosts: impl Into<PathBuf>,
+        results: CountBy<LookupResult>,
+    ) -> Self {
         let (resolv_conf, hosts) = (resolv_conf.into(), hosts.into());
         let stamps = [modified(&resolv_conf), modified(&hosts)];
         let current = Arc::new(Configured::read(&resolv_conf, &hosts));
         let state = Mutex::new(State { current, stamps, checked: Instant::now() });
-        Self { resolv_conf, hosts, state }
+        Self { results, resolv_conf, hosts, state }
     }
 
     /// The configuration, read again if a file has changed; checks at most once in [`RECHECK`].
@@ -179,7 +159,10 @@ impl SystemResolver {
 
 impl Resolve for SystemResolver {
     async fn lookup(&self, host: &str, network: Network) -> Result<Vec<IpAddr>, LookupError> {
-        self.configured().lookup(host, network).await
+        let mut outcome = Outcome { results: &self.results, result: LookupResult::Unanswered };
+        let found = self.configured().lookup(host, network).await;
+        outcome.result = found.as_ref().map_or_else(LookupResult::from, |_| LookupResult::Found);
+        found
     }
 }
 
@@ -302,6 +285,41 @@ fn parse(text: &[u8]) -> Option<(ResolverConfig, ResolverOpts)> {
 
 fn modified(path: &PathBuf) -> Option<SystemTime> {
     std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok()
+}
+
+/// A parsed hosts file. Parsed here and not by the library, because Go looks up the requested name before it applies search
+/// domains; the library would first ask its servers for `name.search.domain`.
+#[derive(Debug, Default)]
+struct Hosts {
+    /// Lower-case names without a trailing dot; addresses in the file's order.
+    names: HashMap<String, Vec<IpAddr>>,
+}
+
+impl Hosts {
+    /// Parses a file's text; invalid lines are skipped, as in other resolvers.
+    fn parse(text: &str) -> Self {
+        let mut names: HashMap<String, Vec<IpAddr>> = HashMap::new();
+        for line in text.lines() {
+            let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
+            let Some(Ok(ip)) = words.next().map(str::parse::<IpAddr>) else { continue };
+            for name in words {
+                let addresses = names.entry(key(name)).or_default();
+                if !addresses.contains(&ip.to_canonical()) {
+                    addresses.push(ip.to_canonical());
+                }
+            }
+        }
+        Self { names }
+    }
+
+    /// The addresses of a name, empty if the file has none. Case and a trailing dot do not matter.
+    fn lookup(&self, name: &str) -> &[IpAddr] {
+        self.names.get(&key(name)).map_or(&[], Vec::as_slice)
+    }
+}
+
+fn key(name: &str) -> String {
+    name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }
 
 /// Whether a text can be a name; other texts are never sent to a server. The rules are Go's: labels of letters, digits, `-` and

@@ -1,8 +1,10 @@
 use std::path::Path;
 
+use serve::metrics::Registry;
 use tokio::net::UdpSocket;
 
 use super::*;
+use crate::metrics::Metrics;
 
 const HOSTS: &str = "127.0.0.1 box\n::1 box\n10.1.1.1 1234\n";
 
@@ -10,7 +12,8 @@ fn resolver(directory: &Path, resolv_conf: &str) -> SystemResolver {
     let (conf, hosts) = (directory.join("resolv.conf"), directory.join("hosts"));
     std::fs::write(&conf, resolv_conf).unwrap();
     std::fs::write(&hosts, HOSTS).unwrap();
-    SystemResolver::new(conf, hosts)
+    let metrics = Metrics::new(&mut Registry::default());
+    SystemResolver::with_files(conf, hosts, metrics.lookups.clone())
 }
 
 /// A DNS server for A queries: `names` have an address, other names do not exist.
@@ -180,4 +183,14 @@ fn names_are_recognized_like_go() {
     {
         assert!(!is_domain_name(name), "{name}");
     }
+}
+
+#[test]
+fn names_and_aliases_are_found_in_any_case() {
+    let hosts = Hosts::parse("# top\n127.0.0.1 localhost Box # tail\n::1\tlocalhost\nnonsense x\n10.0.0.1\n");
+    let both: [IpAddr; 2] = ["127.0.0.1".parse().unwrap(), "::1".parse().unwrap()];
+    assert_eq!(hosts.lookup("localhost"), both);
+    assert_eq!(hosts.lookup("LOCALHOST."), both);
+    assert_eq!(hosts.lookup("box"), &both[..1]);
+    assert!(hosts.lookup("x").is_empty());
 }

@@ -11,7 +11,6 @@ use std::time::Duration;
 use cluster::{Lease, Moment, lease};
 use net::host_port::host_port;
 
-use super::LabelSelector;
 use crate::client_set::{Advertised, Leased, ServerAddress};
 
 /// Both clocks at one moment.
@@ -24,9 +23,8 @@ pub(super) struct Now {
 }
 
 /// The observed leases.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct LeaseCache {
-    selector: LabelSelector,
     entries: HashMap<String, Entry>,
 }
 
@@ -39,11 +37,6 @@ struct Entry {
 }
 
 impl LeaseCache {
-    /// An empty table of the leases that `selector` matches.
-    pub(super) fn new(selector: LabelSelector) -> Self {
-        Self { selector, entries: HashMap::new() }
-    }
-
     /// Takes a complete list. `blind_since`: the API could not be reached since then, so servers could not renew their leases
     /// either, and leases that counted at that time count for a full duration again.
     pub(super) fn list(&mut self, leases: &[Lease], now: Now, blind_since: Option<Duration>) {
@@ -65,10 +58,6 @@ impl LeaseCache {
     /// Takes the present state of a lease.
     pub(super) fn there(&mut self, lease: &Lease, now: Now) {
         let name = &lease.metadata.name;
-        if !self.selector.matches(&lease.metadata.labels) {
-            self.entries.remove(name);
-            return;
-        }
         let advertised = advertised(lease);
         let (renewed, lasts) = (lease.spec.renew_time.or(lease.spec.acquire_time), lease::duration(lease));
         match self.entries.get_mut(name) {
@@ -121,14 +110,9 @@ mod tests {
 
     fn lease(name: &str, renewed: i64) -> Lease {
         let mut lease = Lease::new("n", name);
-        lease.metadata.labels.insert("k8s-app".into(), "konnectivity-server".into());
         lease.spec.renew_time = Some(Moment::from_seconds(NOW + renewed));
         lease.spec.lease_duration_seconds = Some(30);
         lease
-    }
-
-    fn cache() -> LeaseCache {
-        LeaseCache::new(LabelSelector::konnectivity_server())
     }
 
     fn count(cache: &LeaseCache, seconds: u64) -> usize {
@@ -143,7 +127,7 @@ mod tests {
             lease.spec.holder_identity = Some(name.into());
             lease
         };
-        let mut cache = cache();
+        let mut cache = LeaseCache::default();
         let mut over = told("over", "10.0.0.9:1");
         over.spec.renew_time = Some(Moment::from_seconds(NOW - 30));
         cache.list(
@@ -160,13 +144,11 @@ mod tests {
     }
 
     #[test]
-    fn leases_count_while_they_are_valid_and_match() {
-        let mut cache = cache();
-        let mut other = lease("other", 0);
-        other.metadata.labels.clear();
+    fn leases_count_while_they_are_valid() {
+        let mut cache = LeaseCache::default();
         let mut never = lease("never", 0);
         never.spec.renew_time = None;
-        cache.list(&[lease("a", 0), lease("b", -10), lease("over", -30), other, never], at(0), None);
+        cache.list(&[lease("a", 0), lease("b", -10), lease("over", -30), never], at(0), None);
         assert_eq!((count(&cache, 0), count(&cache, 19), count(&cache, 20), count(&cache, 30)), (2, 2, 1, 0));
         assert_eq!(cache.next_end(Duration::ZERO), Some(Duration::from_secs(20)));
         cache.there(&lease("b", 15), at(15));
@@ -183,7 +165,7 @@ mod tests {
             let mut absurd = lease("a", 0);
             absurd.spec.renew_time = Some(Moment::from_seconds(renewed.saturating_add(NOW)));
             absurd.spec.lease_duration_seconds = Some(lasts);
-            let mut cache = cache();
+            let mut cache = LeaseCache::default();
             cache.list(&[absurd.clone()], at(0), None);
             assert_eq!(count(&cache, 3_600), 0, "{renewed} {lasts}: at first sight");
             absurd.spec.renew_time = Some(Moment::from_seconds(NOW + 1));
@@ -200,18 +182,8 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_loses_its_label_stops_counting() {
-        let mut cache = cache();
-        cache.there(&lease("a", 0), at(0));
-        let mut bare = lease("a", 1);
-        bare.metadata.labels.clear();
-        cache.there(&bare, at(1));
-        assert_eq!(count(&cache, 1), 0);
-    }
-
-    #[test]
     fn complete_list_removes_missing_leases() {
-        let mut cache = cache();
+        let mut cache = LeaseCache::default();
         cache.list(&[lease("a", 0), lease("b", 0)], at(0), None);
         cache.list(&[lease("b", 0)], at(5), None);
         assert_eq!((count(&cache, 5), count(&cache, 30)), (1, 0));
@@ -220,7 +192,7 @@ mod tests {
     #[test]
     fn clocks_that_are_off_are_made_good_by_the_first_renewal() {
         for skew in [3_600, -3_600, 86_400, -86_400] {
-            let mut cache = cache();
+            let mut cache = LeaseCache::default();
             cache.list(&[lease("a", skew), lease("dead", skew)], at(0), None);
             for step in 1..8 {
                 let seconds = step * 15;
@@ -233,7 +205,7 @@ mod tests {
 
     #[test]
     fn after_an_outage_counted_leases_get_time_to_renew() {
-        let mut cache = cache();
+        let mut cache = LeaseCache::default();
         cache.list(&[lease("a", 0), lease("over", -29)], at(0), None);
         // The API was unreachable from 10 s to 300 s; "over" had expired before.
         cache.list(&[lease("a", 0), lease("over", -29)], at(300), Some(Duration::from_secs(10)));

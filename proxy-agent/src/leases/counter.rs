@@ -71,14 +71,13 @@ impl LeaseCounter {
         metrics: Metrics,
     ) -> (Self, watch::Receiver<Option<Leased>>) {
         let (count, counted) = watch::channel(None);
-        let cache = LeaseCache::new(settings.selector.clone());
         let now = Instant::now();
         let counter = Self {
             leases,
             settings,
             metrics,
             count,
-            cache,
+            cache: LeaseCache::default(),
             began: now,
             believed: Duration::ZERO,
             blind: false,
@@ -130,7 +129,6 @@ impl LeaseCounter {
     /// Lists the leases and takes the list; returns the version from which to watch.
     async fn list(&mut self, freshness: Freshness) -> Result<String, ApiError> {
         let asked = Instant::now();
-        // The API applies the selector, which spares both sides other leases, and the table applies it again.
         let listed = self.leases.list(&self.settings.selector.to_string(), freshness).await;
         if let Some(status) = self.count_call(LeaseCall::List, &listed) {
             self.metrics.lease_lists.observe(status, asked.elapsed());

@@ -34,8 +34,11 @@ impl World {
     fn count(&self) -> watch::Receiver<Option<Leased>> {
         let skew = Arc::clone(&self.skew);
         let clock = Clock::new(move || moment(skew.load(Ordering::Relaxed)));
-        let settings =
-            CounterSettings { selector: LabelSelector::konnectivity_server(), clock, speedup: SPEEDUP };
+        let settings = CounterSettings {
+            selector: LabelSelector::parse("k8s-app=konnectivity-server").unwrap(),
+            clock,
+            speedup: SPEEDUP,
+        };
         let (counter, counted) =
             LeaseCounter::new(self.client.leases("kube-system"), settings, self.metrics.clone());
         tokio::spawn(counter.run());

@@ -1,30 +1,14 @@
-//! Kubernetes label selectors: `a=b,c!=d,e in (f,g),h notin (i),j,!k,l>1`.
+//! Kubernetes label selectors: `a=b,c!=d,e in (f,g),h notin (i),j,!k,l>1`. The API applies them; the agent only checks the flag.
 //!
 //! A recursive descent parser over a list of tokens. Grammar and limits are those of `labels.Parse` in k8s.io/apimachinery
 //! 0.36, including its special cases: `in` and `notin` may be keys and values, an empty value may be omitted (`a=`, `a in
 //! (b,,c)`), and the empty selector matches everything.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// Requirements that a set of labels must all meet.
+/// The text of a valid selector.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LabelSelector {
-    text: String,
-    requirements: Vec<(String, Test)>,
-}
-
-/// The requirement on one label.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Test {
-    OneOf(BTreeSet<String>),
-    /// A missing label meets it, too.
-    NoneOf(BTreeSet<String>),
-    Present,
-    Absent,
-    Above(i64),
-    Below(i64),
-}
+pub struct LabelSelector(String);
 
 /// Why a text is not a selector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -49,44 +33,16 @@ pub enum SelectorError {
 }
 
 impl LabelSelector {
-    /// The default labels of the proxy-servers' leases.
-    pub fn konnectivity_server() -> Self {
-        let test = Test::OneOf(BTreeSet::from(["konnectivity-server".to_owned()]));
-        Self {
-            text: "k8s-app=konnectivity-server".to_owned(),
-            requirements: vec![("k8s-app".to_owned(), test)],
-        }
-    }
-
-    /// Parses a selector.
+    /// Checks a selector.
     pub fn parse(text: &str) -> Result<Self, SelectorError> {
-        let mut parser = Parser { tokens: tokens(text), at: 0 };
-        Ok(Self { text: text.to_owned(), requirements: parser.selector()? })
-    }
-
-    /// Whether the labels meet every requirement.
-    pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
-        self.requirements.iter().all(|(key, test)| test.is_met_by(labels.get(key).map(String::as_str)))
+        Parser { tokens: tokens(text), at: 0 }.selector()?;
+        Ok(Self(text.to_owned()))
     }
 }
 
 impl fmt::Display for LabelSelector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-impl Test {
-    fn is_met_by(&self, label: Option<&str>) -> bool {
-        let number = || label.and_then(|text| text.parse::<i64>().ok());
-        match self {
-            Self::OneOf(values) => label.is_some_and(|label| values.contains(label)),
-            Self::NoneOf(values) => label.is_none_or(|label| !values.contains(label)),
-            Self::Present => label.is_some(),
-            Self::Absent => label.is_none(),
-            Self::Above(limit) => number().is_some_and(|number| number > *limit),
-            Self::Below(limit) => number().is_some_and(|number| number < *limit),
-        }
+        f.write_str(&self.0)
     }
 }
 
@@ -133,22 +89,21 @@ impl<'a> Parser<'a> {
         if is_word(token) { Ok(token) } else { Err(found(token, due)) }
     }
 
-    fn selector(&mut self) -> Result<Vec<(String, Test)>, SelectorError> {
-        let mut requirements = Vec::new();
+    fn selector(&mut self) -> Result<(), SelectorError> {
         if self.ahead().is_empty() {
-            return Ok(requirements);
+            return Ok(());
         }
         loop {
-            requirements.push(self.requirement()?);
+            self.requirement()?;
             match self.take() {
-                "" => return Ok(requirements),
+                "" => return Ok(()),
                 "," => {}
                 other => return Err(found(other, "',' or the end")),
             }
         }
     }
 
-    fn requirement(&mut self) -> Result<(String, Test), SelectorError> {
+    fn requirement(&mut self) -> Result<(), SelectorError> {
         let absent = self.ahead() == "!";
         if absent {
             self.take();
@@ -157,52 +112,41 @@ impl<'a> Parser<'a> {
         if !is_key(key) {
             return Err(SelectorError::Key(key.to_owned()));
         }
-        let test = match self.ahead() {
-            _ if absent => Test::Absent,
-            "" | "," => Test::Present,
-            _ => self.test()?,
-        };
-        Ok((key.to_owned(), test))
-    }
-
-    fn test(&mut self) -> Result<Test, SelectorError> {
+        if absent || matches!(self.ahead(), "" | ",") {
+            return Ok(());
+        }
         match self.take() {
-            "=" | "==" => Ok(Test::OneOf(BTreeSet::from([self.value()?]))),
-            "!=" => Ok(Test::NoneOf(BTreeSet::from([self.value()?]))),
-            "in" => Ok(Test::OneOf(self.values()?)),
-            "notin" => Ok(Test::NoneOf(self.values()?)),
-            ">" => Ok(Test::Above(self.number()?)),
-            "<" => Ok(Test::Below(self.number()?)),
+            "=" | "==" | "!=" => self.value().map(drop),
+            "in" | "notin" => self.values(),
+            ">" | "<" => {
+                let text = self.value()?;
+                text.parse::<i64>().map(drop).map_err(|_| SelectorError::Number(text.to_owned()))
+            }
             other => Err(found(other, "one of = == != in notin > <")),
         }
     }
 
     /// One value; empty before a comma or the end.
-    fn value(&mut self) -> Result<String, SelectorError> {
+    fn value(&mut self) -> Result<&'a str, SelectorError> {
         if matches!(self.ahead(), "" | ",") {
-            return Ok(String::new());
+            return Ok("");
         }
         sound_value(self.word("a label value")?)
     }
 
-    fn number(&mut self) -> Result<i64, SelectorError> {
-        let text = self.value()?;
-        text.parse().map_err(|_| SelectorError::Number(text))
-    }
-
     /// Values separated by commas in parentheses; a missing value is the empty value.
-    fn values(&mut self) -> Result<BTreeSet<String>, SelectorError> {
+    fn values(&mut self) -> Result<(), SelectorError> {
         match self.take() {
             "(" => {}
             other => return Err(found(other, "'('")),
         }
-        let mut values = BTreeSet::new();
         loop {
-            let value = if is_word(self.ahead()) { self.take() } else { "" };
-            values.insert(sound_value(value)?);
+            if is_word(self.ahead()) {
+                sound_value(self.take())?;
+            }
             match self.take() {
                 "," => {}
-                ")" => return Ok(values),
+                ")" => return Ok(()),
                 other => return Err(found(other, "',' or ')'")),
             }
         }
@@ -242,11 +186,8 @@ fn is_name(text: &str) -> bool {
         && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte))
 }
 
-fn sound_value(text: &str) -> Result<String, SelectorError> {
-    if text.is_empty() || is_name(text) {
-        return Ok(text.to_owned());
-    }
-    Err(SelectorError::LabelValue(text.to_owned()))
+fn sound_value(text: &str) -> Result<&str, SelectorError> {
+    if is_name(text) { Ok(text) } else { Err(SelectorError::LabelValue(text.to_owned())) }
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ use self::connect_ids::ConnectIdSpace;
 use self::handler::{AgentLinkHandler, Server};
 use self::meter::LinkMeter;
 
-/// The state that all links of the agent share. Cheap to clone.
+/// The state that all links of the agent share.
 #[derive(Debug)]
 pub struct Links<R> {
     agent_id: Arc<str>,
@@ -46,30 +46,14 @@ pub struct Links<R> {
     open: OpenLinks,
 }
 
-impl<R> Clone for Links<R> {
-    fn clone(&self) -> Self {
-        Links {
-            agent_id: Arc::clone(&self.agent_id),
-            dialer: Arc::clone(&self.dialer),
-            bounds: self.bounds.clone(),
-            metrics: self.metrics.clone(),
-            records: self.records.clone(),
-            tracer: self.tracer.clone(),
-            in_flight: self.in_flight.clone(),
-            connect_ids: self.connect_ids.clone(),
-            open: self.open.clone(),
-        }
-    }
-}
-
 impl<R: Resolve> Links<R> {
-    /// Links of the agent with this id; they dial endpoints by `dialer`, within `bounds`, and record connections in `records`.
+    /// Links of the agent with this id; they dial endpoints by `dialer`, within `bounds`, and record connections and traces.
     pub fn new(
         agent_id: &str,
         dialer: Dialer<R>,
         bounds: Bounds,
         metrics: Metrics,
-        records: Records,
+        (records, tracer): (Records, Tracer),
     ) -> Self {
         let (dialer, connect_ids) = (Arc::new(dialer), ConnectIdSpace::default());
         Links {
@@ -78,16 +62,11 @@ impl<R: Resolve> Links<R> {
             bounds,
             metrics,
             records,
-            tracer: Tracer::default(),
+            tracer,
             in_flight: InFlight::default(),
             connect_ids,
             open: OpenLinks::default(),
         }
-    }
-
-    /// The same, with traces of dials.
-    pub fn traced(self, tracer: Tracer) -> Self {
-        Self { tracer, ..self }
     }
 
     /// The dials and connections of all links.

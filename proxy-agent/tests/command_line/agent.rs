@@ -38,11 +38,11 @@ pub(crate) fn identity() -> Vec<Entry<Config>> {
             .refuses(&["--agent-identifiers=Host=a"], "--agent-identifiers=\"Host=a\": unknown key \"Host\"")
             .refuses(
                 &["--agent-identifiers=host=a;ipv4=b"],
-                "--agent-identifiers=\"host=a;ipv4=b\": pairs are joined",
+                "--agent-identifiers=\"host=a;ipv4=b\": invalid semicolon",
             )
             .refuses(
                 &["--agent-identifiers=host=%zz"],
-                "--agent-identifiers=\"host=%zz\": \"%zz\" is no URL escape",
+                "--agent-identifiers=\"host=%zz\": invalid URL escape \"%zz\"",
             )
             .rejects_but_go_accepts(
                 &["--agent-identifiers=host=zo\u{eb}"],

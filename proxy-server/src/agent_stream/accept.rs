@@ -9,9 +9,9 @@ use driver::{Bounds, Driver, LinkEnd, SharedTraffic};
 use flags::GoDuration;
 use grpc::capabilities::{self, CAPABILITIES, Capabilities};
 use grpc::live_streams::LiveStreams;
-use grpc::{Code, Keepalive, Request};
+use grpc::{Code, Keepalive, Request, WireStream};
 use http::{HeaderMap, HeaderValue};
-use mux::Server;
+use mux::{Negotiated, Server};
 use serve::logs::Peer;
 use serve::metrics::LiveGuard;
 use tokio::task::coop::unconstrained;
@@ -21,12 +21,12 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::connect_metadata::ConnectMetadata;
 use super::gate::AgentGate;
-use super::handle::{LinkFacts, LinkHandle};
+use super::handle::{Commands, LinkFacts, LinkHandle};
 use super::handler::ServerLinkHandler;
 use super::meter::LinkMeter;
 use super::observer::{Observer, steer};
 use super::slot::AgentSlot;
-use crate::auth::{Admitted, AgentPeer, Identity, Owned, Recheck};
+use crate::auth::{Admitted, AgentPeer, Owned, Recheck};
 use crate::backends::{Backend, BackendManager, LinkId, ReadinessPolicy};
 use crate::metrics::{Metrics, PeerKind, Port, RefusedConnect, ServiceMethod};
 use crate::server_count::ServerCount;
@@ -111,7 +111,7 @@ impl AgentService {
         }
     }
 
-    /// Starts a stream; `None` if it was refused. Authenticates the agent before it reads the rest of the metadata.
+    /// Starts a stream; `None` if it was refused.
     async fn start(
         self: Arc<Self>,
         mut request: Request,
@@ -119,103 +119,73 @@ impl AgentService {
         slot: Arc<AgentSlot>,
     ) -> Option<Started> {
         let open = self.metrics.grpc_connections.enter(ServiceMethod::Connect);
-        if request.path != AGENT_PATH {
-            if let Some(suppressed) = self.log_due("path", &peer) {
-                let path = Peer(&request.path);
-                tracing::warn!(
-                    %peer, %path, suppressed, "a client that is no agent came to --agent-port; frontends have their own"
-                );
-            }
-            let text = "unknown service or method, agents use /AgentService/Connect";
-            return self.refuse(request, &peer, RefusedConnect::Path, Code::Unimplemented, text);
-        }
-        let Admitted { identity, recheck } = match self.gate.auth.admit(&mut request.metadata, &peer).await {
-            Ok(admitted) => admitted,
+        let admitted = self.admit(&mut request, &peer).await;
+        let link = match admitted.and_then(|agent| self.register(agent, &request, &peer, &slot, open)) {
+            Ok(link) => link,
             Err(refused) => {
-                if refused.code == Code::PermissionDenied {
-                    self.metrics.name_refusals.count(PeerKind::Agent);
-                }
-                if let Some(suppressed) = self.log_due("authentication", &peer) {
-                    let err = Peer(&refused.text);
-                    tracing::error!(%err, %peer, suppressed, "Client authentication failed");
-                }
-                let reason = RefusedConnect::Authentication;
-                return self.refuse(request, &peer, reason, refused.code, &refused.text);
+                self.refuse(request, &peer, &refused);
+                return None;
             }
         };
-        let metadata = match ConnectMetadata::read(&request.metadata) {
-            Ok(metadata) => metadata,
-            Err(error) => {
-                let text = error.to_string();
-                if let Some(suppressed) = self.log_due("metadata", &peer) {
-                    tracing::error!(err = %Peer(&text), %peer, suppressed, "Invalid backend");
-                }
-                // Go's server answers with `Unknown` and its error text.
-                return self.refuse(request, &peer, RefusedConnect::Metadata, Code::Unknown, &text);
-            }
-        };
-        let owned = match self.gate.judge(&identity, &metadata, &peer, &self.metrics) {
-            Ok(owned) => owned,
-            Err(text) => {
-                return self.refuse(request, &peer, RefusedConnect::Identity, Code::PermissionDenied, &text);
-            }
-        };
-        let bound = Bound { identity, recheck, owned, open };
-        self.connect(request, metadata, bound, &peer, &slot)
+        let stream = self.greet(request, &link, &peer)?;
+        self.probe_siblings(&link);
+        self.warn_of_missing_identifiers();
+        self.warn_of_empty_zone();
+        Some(self.drive(link, stream))
     }
 
-    /// Whether another log line about this cause and peer is due; returns the number of suppressed lines.
-    fn log_due(&self, cause: &'static str, peer: &AgentPeer) -> Option<u64> {
-        self.gate.refusals.due(cause, peer.address.ip())
-    }
-
-    /// Refuses a Connect, counts it, and remembers it for the status. Returns `None`.
-    fn refuse(
-        &self,
-        request: Request,
-        peer: &AgentPeer,
-        reason: RefusedConnect,
-        code: Code,
-        text: &str,
-    ) -> Option<Started> {
-        self.metrics.refused_connects.count(reason);
-        self.metrics.journal.refused(Port::Agent.listener(), peer.address.ip(), text);
-        request.refuse(code, text);
-        None
-    }
-
-    fn connect(
-        self: Arc<Self>,
-        request: Request,
-        metadata: ConnectMetadata,
-        bound: Bound,
-        peer: &AgentPeer,
-        slot: &AgentSlot,
-    ) -> Option<Started> {
-        let agent_id = Arc::clone(&metadata.agent_id);
+    /// Authenticates an agent before it reads the rest of the metadata, and checks the agent's claims.
+    async fn admit(&self, request: &mut Request, peer: &AgentPeer) -> Result<Agent, RefusedStream> {
+        if request.path != AGENT_PATH {
+            let text = "unknown service or method, agents use /AgentService/Connect";
+            return Err(RefusedStream::new(RefusedConnect::Path, Code::Unimplemented, text));
+        }
+        let admitted = self.gate.auth.admit(&mut request.metadata, peer).await;
+        let admitted = admitted.map_err(|refused| {
+            RefusedStream::new(RefusedConnect::Authentication, refused.code, refused.text)
+        })?;
+        // Go's server answers with `Unknown` and its error text.
+        let metadata = ConnectMetadata::read(&request.metadata).map_err(|error| {
+            RefusedStream::new(RefusedConnect::Metadata, Code::Unknown, error.to_string())
+        })?;
+        let owned = self.gate.judge(&admitted.identity, &metadata, peer, &self.metrics);
+        let owned = owned
+            .map_err(|text| RefusedStream::new(RefusedConnect::Identity, Code::PermissionDenied, text))?;
         tracing::info!(
-            target: "v2", agentID = %Peer(&agent_id), serverID = %self.server_id, %peer,
+            target: "v2", agentID = %Peer(&metadata.agent_id), serverID = %self.server_id, %peer,
             "Connect request from agent"
         );
-        // Before the agent can be chosen for a dial.
+        Ok((metadata, admitted, owned))
+    }
+
+    /// Takes a slot of admitted agents, and then makes the stream a backend.
+    fn register(
+        &self,
+        (metadata, admitted, owned): Agent,
+        request: &Request,
+        peer: &AgentPeer,
+        slot: &AgentSlot,
+        open: LiveGuard,
+    ) -> Result<AgentLink, RefusedStream> {
+        let full = |reason, text: String| RefusedStream::new(reason, Code::ResourceExhausted, text);
         if !slot.admit() {
-            self.metrics.refused_connects.count(RefusedConnect::AgentLimit);
-            request.refuse(Code::ResourceExhausted, "the server's connection limit for agents is reached");
-            return None;
+            let text = "the server's connection limit for agents is reached";
+            return Err(full(RefusedConnect::AgentLimit, text.to_owned()));
         }
-        let (mut handle, commands) = LinkHandle::new();
-        handle.address = Some(peer.address.ip().to_canonical());
+        let Admitted { identity, recheck } = admitted;
+        let agent_id = metadata.agent_id;
         let offer = Capabilities::read(&request.metadata);
         let lanes = slot.has_room_for_lanes().then_some(capabilities::MAX_LANES);
         let answer = self.flow.capabilities.with_lanes(lanes).and(offer);
+        let live = LiveStreams::read(&request.metadata);
+        let (mut handle, commands) = LinkHandle::new();
+        handle.address = peer.address.ip().to_canonical();
         handle.traces = answer.traces;
-        let (party, live) = (Arc::clone(bound.identity.key()), LiveStreams::read(&request.metadata));
-        let vouched = bound.identity.is_vouched();
         handle.facts = Arc::new(LinkFacts {
-            identity: if vouched { bound.identity.to_string() } else { String::new() },
-            party: Arc::clone(&party),
+            identity: if identity.is_vouched() { identity.to_string() } else { String::new() },
+            party: Arc::clone(identity.key()),
             name: live.as_ref().map(|live| live.name),
-            address: SocketAddr::new(peer.address.ip().to_canonical(), peer.address.port()).to_string(),
+            address: SocketAddr::new(handle.address, peer.address.port()).to_string(),
             version: version(&request.metadata),
             native: answer.pings,
             since: Some(serve::statusz::now()),
@@ -223,97 +193,124 @@ impl AgentService {
             traffic: SharedTraffic::default(),
         });
         let mut backend = Backend {
-            agent_id: metadata.agent_id,
+            agent_id: Arc::clone(&agent_id),
             identifiers: metadata.identifiers,
             process: offer.lanes,
             handle: handle.clone(),
         };
         let lane = self.backends.lanes_beside(&backend).iter().find_map(|lane| lane.counted.upgrade());
-        let counted = lane.unwrap_or_else(|| Arc::new(bound.open));
+        let counted = lane.unwrap_or_else(|| Arc::new(open));
         backend.handle.counted = Arc::downgrade(&counted);
-        let registration = match self.backends.register(backend) {
-            Ok(registration) => registration,
-            Err(error) => {
-                if let Some(suppressed) = self.log_due("registration", peer) {
-                    tracing::error!(err = %error, agentID = %Peer(&agent_id), %peer, suppressed, "agent refused");
-                }
-                let (reason, code) = (RefusedConnect::Registration, Code::ResourceExhausted);
-                return self.refuse(request, peer, reason, code, &error.to_string());
-            }
-        };
-        let keepalive = Arc::clone(&request.keepalive);
-        let mut greeting = self.greeting.clone();
-        greeting.insert("servercount", HeaderValue::from(self.server_count.get()));
-        greeting.extend(answer.header().map(|value| (CAPABILITIES, value)));
-        keepalive.set_keepalive(self.flow.keepalive);
-        keepalive.measure(capabilities::RTT_PROBES);
-        let stream = match request.accept(greeting) {
-            Ok(stream) => stream,
-            Err(error) => {
-                if let Some(suppressed) = self.log_due("greeting", peer) {
-                    tracing::error!(
-                        err = %error, agentID = %Peer(&agent_id), %peer, suppressed,
-                        "Failed to send server count back to agent"
-                    );
-                }
-                return None;
-            }
-        };
-        tracing::info!(
-            target: "v2", agentID = %Peer(&agent_id), serverID = %self.server_id, %peer,
-            identity = %Peer(&bound.identity.to_string()), "Agent connected"
-        );
-        // The agent may have reconnected because another stream of its id is half-open. A lane that lives answers the ping.
-        for sibling in self.backends.siblings(registration.id()) {
-            if !live.as_ref().is_some_and(|live| sibling.end_lost(&party, live)) {
-                sibling.supersede();
-            }
-        }
-        self.warn_of_missing_identifiers();
-        self.warn_of_empty_zone();
-        let began = Instant::now();
-        let watch = tokio::spawn(steer(
-            self.backends.clone(),
-            self.metrics.clone(),
-            registration.id(),
-            keepalive.unresponsive(),
-            Arc::clone(&agent_id),
-            self.gate.toggles.clone(),
-        ));
-        let shared_id =
-            Arc::clone(&self).watch_shared_id(handle.clone(), registration.id(), Arc::clone(&agent_id));
-        let watches = [watch, tokio::spawn(shared_id)].map(AbortOnDropHandle::new);
-        let meter =
-            LinkMeter::new(&self.metrics, Arc::clone(&agent_id), &registration, handle.facts.traffic.clone());
+        let registration = self.backends.register(backend).map_err(|error| {
+            full(RefusedConnect::Registration, format!("agent ID {}: {error}", Peer(&agent_id)))
+        })?;
+        let (id, traffic) = (registration.id(), handle.facts.traffic.clone());
+        let meter = LinkMeter::new(&self.metrics, Arc::clone(&agent_id), &registration, traffic);
         let observer = Observer {
             backends: self.backends.clone(),
             metrics: self.metrics.clone(),
-            keepalive,
+            keepalive: Arc::clone(&request.keepalive),
             lane: registration.lane().clone(),
             registration: Some(registration),
             stuck: false,
-            owned: bound.owned,
-            agent_id: Arc::clone(&agent_id),
+            owned,
+            agent_id,
             logs: self.gate.toggles.clone(),
         };
-        let servers = answer.pings.then(|| self.server_count.clone());
+        let negotiated = answer.negotiated(offer);
+        Ok(AgentLink { id, recheck, live, answer, negotiated, handle, commands, observer, meter, counted })
+    }
+
+    /// Refuses a Connect, counts and logs it, and remembers it for the status.
+    fn refuse(
+        &self,
+        request: Request,
+        peer: &AgentPeer,
+        RefusedStream { reason, code, text }: &RefusedStream,
+    ) {
+        self.metrics.refused_connects.count(*reason);
+        let ip = peer.address.ip();
+        // The slot has remembered that it is refused.
+        if *reason != RefusedConnect::AgentLimit {
+            self.metrics.journal.refused(Port::Agent.listener(), ip, text);
+        }
+        if *reason == RefusedConnect::Authentication && *code == Code::PermissionDenied {
+            self.metrics.name_refusals.count(PeerKind::Agent);
+        }
+        if let Some(suppressed) = self.gate.refusals.due(reason.name(), ip) {
+            let err = Peer(text);
+            match reason {
+                RefusedConnect::Path => tracing::warn!(
+                    %peer, path = %Peer(&request.path), suppressed,
+                    "a client that is no agent came to --agent-port; frontends have their own"
+                ),
+                RefusedConnect::Authentication => {
+                    tracing::error!(%err, %peer, suppressed, "Client authentication failed");
+                }
+                RefusedConnect::Metadata => tracing::error!(%err, %peer, suppressed, "Invalid backend"),
+                RefusedConnect::Registration => tracing::error!(%err, %peer, suppressed, "agent refused"),
+                // The gate and the slot have logged it.
+                RefusedConnect::Identity | RefusedConnect::AgentLimit => {}
+            }
+        }
+        request.refuse(*code, text);
+    }
+
+    /// Accepts the stream; `None` if it is lost.
+    fn greet(&self, request: Request, link: &AgentLink, peer: &AgentPeer) -> Option<WireStream> {
+        let agent_id = Peer(&link.observer.agent_id);
+        let mut greeting = self.greeting.clone();
+        greeting.insert("servercount", HeaderValue::from(self.server_count.get()));
+        greeting.extend(link.answer.header().map(|value| (CAPABILITIES, value)));
+        request.keepalive.set_keepalive(self.flow.keepalive);
+        request.keepalive.measure(capabilities::RTT_PROBES);
+        match request.accept(greeting) {
+            Ok(stream) => {
+                tracing::info!(
+                    target: "v2", agentID = %agent_id, serverID = %self.server_id, %peer,
+                    identity = %Peer(&link.handle.facts.identity), "Agent connected"
+                );
+                Some(stream)
+            }
+            Err(error) => {
+                if let Some(suppressed) = self.gate.refusals.due("greeting", peer.address.ip()) {
+                    tracing::error!(
+                        err = %error, agentID = %agent_id, %peer, suppressed,
+                        "Failed to send server count back to agent"
+                    );
+                }
+                None
+            }
+        }
+    }
+
+    /// The agent may have reconnected because another stream of its id is half-open. A lane that lives answers the ping.
+    fn probe_siblings(&self, link: &AgentLink) {
+        for sibling in self.backends.siblings(link.id) {
+            if !link.live.as_ref().is_some_and(|live| sibling.end_lost(&link.handle.facts.party, live)) {
+                sibling.supersede();
+            }
+        }
+    }
+
+    /// The driver of an accepted stream, and the task that watches the stream.
+    fn drive(self: &Arc<Self>, link: AgentLink, stream: WireStream) -> Started {
+        let AgentLink { handle, commands, observer, meter, .. } = link;
+        let agent_id = Arc::clone(&observer.agent_id);
+        let watch = Arc::clone(self).watch(handle.clone(), link.id, Arc::clone(&agent_id));
+        let servers = link.answer.pings.then(|| self.server_count.clone());
         let handler = ServerLinkHandler::new(commands, &handle, servers, observer);
-        let driver = Driver::<Server, _, _, _>::new(
-            &self.flow.bounds,
-            answer.negotiated(offer),
-            stream,
-            handler,
-            meter,
-        );
-        Some(Started {
+        let driver =
+            Driver::<Server, _, _, _>::new(&self.flow.bounds, link.negotiated, stream, handler, meter);
+        Started {
             driver: Box::pin(driver),
             handle,
-            recheck: bound.recheck,
+            recheck: link.recheck,
             agent_id,
-            began,
-            _counted: counted,
-            _watches: watches,
-        })
+            began: Instant::now(),
+            _counted: link.counted,
+            _watch: AbortOnDropHandle::new(tokio::spawn(watch)),
+        }
     }
 
     /// Logs, once a minute, that the agents do not serve the first strategy.
@@ -341,24 +338,31 @@ impl AgentService {
         }
     }
 
-    /// Logs that two agents seem to have one id. A duplicate connection has ended by then.
-    async fn watch_shared_id(self: Arc<Self>, handle: LinkHandle, link: LinkId, agent_id: Arc<str>) {
-        tokio::time::sleep(SHARED_ID_AFTER).await;
-        let Some(address) = handle.address else { return };
-        let Some(other) = rival_address(&self.backends.rivals(link), &handle) else { return };
-        let Some(suppressed) = self.gate.refusals.due("shared id", address) else { return };
-        let text = format!("agent id {} is also used by an agent at {other}", Peer(&agent_id));
-        let text = format!("{text} (both serve; give each its own --agent-id)");
-        self.metrics.journal.refused(Port::Agent.listener(), address, &text);
-        tracing::warn!(
-            agentID = %Peer(&agent_id), %address, %other, suppressed,
-            "two agents use one agent id: give each its own --agent-id"
-        );
+    /// Follows the pings of a stream, and logs once if two agents seem to have one id. A duplicate connection has ended by then.
+    async fn watch(self: Arc<Self>, handle: LinkHandle, link: LinkId, agent_id: Arc<str>) {
+        let Some(keepalive) = &handle.facts.keepalive else { return };
+        let shared_id = async {
+            tokio::time::sleep(SHARED_ID_AFTER).await;
+            let (address, id) = (handle.address, Peer(&agent_id));
+            let Some(other) = rival_address(&self.backends.rivals(link), &handle) else { return };
+            let Some(suppressed) = self.gate.refusals.due("shared id", address) else { return };
+            let text = format!("agent id {id} is also used by an agent at {other}");
+            let text = format!("{text} (both serve; give each its own --agent-id)");
+            self.metrics.journal.refused(Port::Agent.listener(), address, &text);
+            tracing::warn!(
+                agentID = %id, %address, %other, suppressed,
+                "two agents use one agent id: give each its own --agent-id"
+            );
+        };
+        let (backends, metrics, logs) =
+            (self.backends.clone(), self.metrics.clone(), self.gate.toggles.clone());
+        let steered = steer(backends, metrics, link, keepalive.unresponsive(), Arc::clone(&agent_id), logs);
+        tokio::join!(steered, shared_id);
     }
 
     /// Runs the driver in this task; at shutdown, or when the agent's token is refused, ends the stream in order.
     async fn run(&self, started: Started, peer: &AgentPeer) {
-        let Started { driver, handle, recheck, agent_id, began, _counted, _watches } = started;
+        let Started { driver, handle, recheck, agent_id, began, _counted, _watch } = started;
         let mut driver = unconstrained(driver);
         let refused = async {
             match &recheck {
@@ -385,7 +389,39 @@ impl AgentService {
     }
 }
 
-/// An agent stream that is a backend.
+/// Why a Connect is refused.
+struct RefusedStream {
+    reason: RefusedConnect,
+    code: Code,
+    text: String,
+}
+
+impl RefusedStream {
+    fn new(reason: RefusedConnect, code: Code, text: impl Into<String>) -> Self {
+        Self { reason, code, text: text.into() }
+    }
+}
+
+/// An authenticated agent, and its share in the agent id.
+type Agent = (ConnectMetadata, Admitted, Option<Owned>);
+
+/// An agent stream that is a backend and not accepted yet.
+struct AgentLink {
+    id: LinkId,
+    recheck: Option<Recheck>,
+    /// The agent's other streams.
+    live: Option<LiveStreams>,
+    answer: Capabilities,
+    negotiated: Negotiated,
+    handle: LinkHandle,
+    commands: Commands,
+    observer: Observer,
+    meter: LinkMeter,
+    /// Counts the lanes of the agent.
+    counted: Arc<LiveGuard>,
+}
+
+/// An accepted agent stream.
 struct Started {
     /// Boxed, because a task keeps several copies of what is moved into it.
     driver: Pin<Box<dyn Future<Output = LinkEnd> + Send>>,
@@ -395,7 +431,7 @@ struct Started {
     began: Instant,
     /// Counts the lanes of the agent.
     _counted: Arc<LiveGuard>,
-    _watches: [AbortOnDropHandle<()>; 2],
+    _watch: AbortOnDropHandle<()>,
 }
 
 /// The agent's program and version: `konnectivity/0.36.0`, or `grpc-go/1.72.0` of a Go agent.
@@ -409,7 +445,7 @@ fn version(metadata: &HeaderMap) -> String {
 fn rival_address(rivals: &[LinkHandle], own: &LinkHandle) -> Option<IpAddr> {
     let is_other =
         |rival: &&LinkHandle| rival.address != own.address || rival.facts.native && own.facts.native;
-    rivals.iter().filter(|rival| rival.address.is_some()).find(is_other)?.address
+    rivals.iter().find(is_other).map(|rival| rival.address)
 }
 
 /// Logs the end of a stream in Go's words. As in Go, a lost connection is logged as an agent that left: an agent closes its
@@ -434,32 +470,23 @@ fn log_end(end: &LinkEnd, agent_id: &str, peer: &AgentPeer, duration: Duration) 
     }
 }
 
-/// What belongs to one agent stream since it was authenticated.
-struct Bound {
-    identity: Arc<Identity>,
-    recheck: Option<Recheck>,
-    owned: Option<Owned>,
-    /// Counts the stream.
-    open: LiveGuard,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn only_another_agent_with_the_same_id_is_reported() {
-        let at = |address: Option<&str>, native| {
+        let at = |address: &str, native| {
             let (mut handle, _) = LinkHandle::new();
-            handle.address = address.map(|address| address.parse().unwrap());
+            handle.address = address.parse().unwrap();
             handle.facts = Arc::new(LinkFacts { native, ..LinkFacts::default() });
             handle
         };
-        let (go, native) = (at(Some("10.0.0.1"), false), at(Some("10.0.0.1"), true));
-        let mut rivals = vec![at(Some("10.0.0.1"), false), at(None, false)];
+        let (go, native) = (at("10.0.0.1", false), at("10.0.0.1", true));
+        let mut rivals = vec![at("10.0.0.1", false)];
         assert_eq!(rival_address(&rivals, &go), None, "the duplicate connection of a Go agent");
-        assert_eq!(rival_address(std::slice::from_ref(&native), &native), native.address);
-        rivals.push(at(Some("10.0.0.2"), false));
+        assert_eq!(rival_address(std::slice::from_ref(&native), &native), Some(native.address));
+        rivals.push(at("10.0.0.2", false));
         assert_eq!(rival_address(&rivals, &go), Some("10.0.0.2".parse().unwrap()));
     }
 }

@@ -1,7 +1,7 @@
 //! The handle of a link, which the rest of the server uses.
 
 use std::future::Future;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -62,8 +62,8 @@ pub(crate) type Commands = mpsc::UnboundedReceiver<Command>;
 pub struct LinkHandle {
     commands: mpsc::UnboundedSender<Command>,
     tokens: Arc<AtomicU64>,
-    /// The agent's address, if known.
-    pub(crate) address: Option<IpAddr>,
+    /// The agent's address.
+    pub(crate) address: IpAddr,
     /// Counts the stream; the lanes of an agent process share one. Only their tasks keep it.
     pub(crate) counted: Weak<LiveGuard>,
     /// Whether the agent takes the trace context of a dial.
@@ -97,7 +97,7 @@ impl LinkHandle {
     /// A handle, and the command queue for the link's task.
     pub(crate) fn new() -> (Self, Commands) {
         let (commands, queue) = mpsc::unbounded_channel();
-        let (address, counted, facts) = (None, Weak::new(), Arc::default());
+        let (address, counted, facts) = (Ipv4Addr::UNSPECIFIED.into(), Weak::new(), Arc::default());
         (LinkHandle { commands, tokens: Arc::default(), address, counted, traces: false, facts }, queue)
     }
 

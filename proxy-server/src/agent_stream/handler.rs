@@ -12,7 +12,8 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::handle::{Command, Commands, DialCommand, DialReply, LinkHandle, OpenConnection};
-use super::packet_probe::{Finding, PacketProbe};
+use super::observer::{Established, Observer};
+use super::packet_probe::PacketProbe;
 use crate::dial::DialFailure;
 use crate::metrics::ClosedReason;
 use crate::server_count::ServerCount;
@@ -24,36 +25,6 @@ const PINGS_BEFORE_PROBE: u32 = 8;
 /// Commands carried out in one turn; further ones wait, so that payload moves meanwhile.
 const COMMANDS_PER_TURN: usize = 256;
 
-/// The link's events for the rest of the server. `Established` counts a connection while it is open.
-pub(crate) trait LinkObserver {
-    /// Held while a connection is established.
-    type Established;
-
-    /// A connection was established.
-    fn established(&self) -> Self::Established;
-
-    /// It has ended.
-    fn closed(&self, established: Self::Established, reason: ClosedReason);
-
-    /// The agent asks for no new dials (DRAIN).
-    fn draining(&self);
-
-    /// Pings the agent because dials have waited for [`PROBE_AFTER`], here or on another lane.
-    fn probe(&mut self);
-
-    /// Lets the agent's other lanes do the same.
-    fn probe_lanes(&mut self);
-
-    /// A probe of the agent's packet loop was answered, or not in time.
-    fn probed(&mut self, finding: Finding);
-
-    /// Pings the agent, which has opened another stream: this one ends if it is half-open.
-    fn supersede(&mut self);
-
-    /// The stream has ended with this number of open connections: it is no backend any more.
-    fn lost(&mut self, established: usize);
-}
-
 /// A dial that waits for the agent's answer.
 struct PendingReply {
     token: u64,
@@ -62,14 +33,14 @@ struct PendingReply {
 }
 
 /// The server's state of one link. Invariant 2: every dial gets exactly one reply, from here.
-pub(crate) struct ServerLinkHandler<X: LinkObserver> {
+pub(crate) struct ServerLinkHandler {
     commands: Commands,
     /// For the commands of connections; weak, so that only handles keep the link alive.
     back: WeakUnboundedSender<Command>,
     by_token: HashMap<u64, ConnKey>,
     dials: HashMap<ConnKey, PendingReply>,
-    established: HashMap<ConnKey, X::Established>,
-    observer: X,
+    established: HashMap<ConnKey, Established>,
+    observer: Observer,
     /// Set while dials are pending.
     probe_timer: Option<Pin<Box<Sleep>>>,
     /// Pings since the last moment without pending dials.
@@ -80,13 +51,13 @@ pub(crate) struct ServerLinkHandler<X: LinkObserver> {
     lost: bool,
 }
 
-impl<X: LinkObserver> ServerLinkHandler<X> {
+impl ServerLinkHandler {
     /// `servers`: for a native agent, which is probed regularly and told the number of servers.
     pub(crate) fn new(
         commands: Commands,
         handle: &LinkHandle,
         servers: Option<ServerCount>,
-        observer: X,
+        observer: Observer,
     ) -> Self {
         ServerLinkHandler {
             commands,
@@ -169,8 +140,8 @@ impl<X: LinkObserver> ServerLinkHandler<X> {
     }
 
     fn count_end(&mut self, key: ConnKey, reason: ClosedReason) {
-        if let Some(established) = self.established.remove(&key) {
-            self.observer.closed(established, reason);
+        if let Some((established, _on_lane)) = self.established.remove(&key) {
+            established.closed(reason);
         }
     }
 
@@ -181,7 +152,7 @@ impl<X: LinkObserver> ServerLinkHandler<X> {
     }
 }
 
-impl<X: LinkObserver> LinkHandler<Server> for ServerLinkHandler<X> {
+impl LinkHandler<Server> for ServerLinkHandler {
     fn poll_commands(&mut self, cx: &mut Context<'_>, conns: &mut Conns<Server>, now: Time) -> Poll<()> {
         let mut left = COMMANDS_PER_TURN;
         while let Poll::Ready(Some(command)) = self.commands.poll_recv(cx) {

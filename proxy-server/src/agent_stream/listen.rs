@@ -16,17 +16,9 @@ use super::accept::AgentService;
 use super::slot::{AgentSlot, AgentSlots};
 use crate::accept;
 use crate::auth::AgentPeer;
+use crate::limits::{agent_connections_within, descriptor_limit, unauthenticated_within};
 use crate::metrics::{Metrics, Port, UnauthenticatedCloseReason};
 use crate::unauthenticated::{Arrived, ConnectionSet, Handshakes};
-
-/// Connection limits of the agent port.
-#[derive(Debug, Clone, Copy)]
-pub struct ConnectionLimits {
-    /// Connections of admitted agents.
-    pub agents: usize,
-    /// Connections of peers that are not authenticated yet.
-    pub unauthenticated: usize,
-}
 
 /// The agent port: bound, not yet accepting.
 pub struct AgentListener {
@@ -45,13 +37,13 @@ impl AgentListener {
         tls: ServerTls,
         service: AgentService,
         keepalive: KeepaliveFlags,
-        limits: ConnectionLimits,
         metrics: Metrics,
     ) -> Self {
         let mut settings = ServerSettings::for_agents();
         settings.keepalive = Keepalive { timeout: keepalive.timeout, ..keepalive.to_agent() };
-        let agents = AgentSlots::new(limits.agents);
-        let unauthenticated = ConnectionSet::new(Port::Agent, limits.unauthenticated, metrics);
+        let descriptors = descriptor_limit();
+        let agents = AgentSlots::new(agent_connections_within(descriptors));
+        let unauthenticated = ConnectionSet::new(Port::Agent, unauthenticated_within(descriptors), metrics);
         AgentListener { listener, tls, service: Arc::new(service), settings, agents, unauthenticated }
     }
 

@@ -1,21 +1,17 @@
 //! Passes the driver's counts to the server's metrics.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use driver::{SharedTraffic, Traffic};
 use grpc::WireError;
 use mux::{Cause, Dropped, PacketKind};
-use serve::logs::Peer;
+use serve::logs::{LogLimit, Peer};
 use serve::metrics::{DropReason, Held, LiveGuard, PacketMeter, Segment};
 use tokio::time::Instant;
 
 use crate::backends::{AgentStats, LaneTraffic, Registration};
 use crate::dial::FailureReason;
 use crate::metrics::{Metrics, ServiceMethod};
-
-/// A full stream pauses many times a second; at most one log line is written in this interval.
-const SAY_AGAIN: Duration = Duration::from_secs(1);
 
 /// Counts the events of one agent stream.
 pub(crate) struct LinkMeter {
@@ -32,7 +28,8 @@ pub(crate) struct LinkMeter {
     /// This stream's part of the agent's waiting bytes.
     waiting: usize,
     traffic: SharedTraffic,
-    full_logged: Option<Instant>,
+    /// A full stream pauses many times a second.
+    logs: LogLimit,
 }
 
 impl LinkMeter {
@@ -54,7 +51,7 @@ impl LinkMeter {
             connections: (0, 0),
             waiting: 0,
             traffic,
-            full_logged: None,
+            logs: LogLimit::default(),
         }
     }
 }
@@ -109,10 +106,9 @@ impl driver::Meter for LinkMeter {
     }
 
     fn paused(&mut self, paused: bool) {
-        let is_due = |logged_claims: Instant| logged_claims.elapsed() >= SAY_AGAIN;
-        if paused && self.full_logged.is_none_or(is_due) {
-            self.full_logged = Some(Instant::now());
-            tracing::info!(target: "v2", agentID = %Peer(&self.agent_id), "Receive channel from agent is full");
+        if paused && let Some(suppressed) = self.logs.due_for("full", ()) {
+            let agent_id = Peer(&self.agent_id);
+            tracing::info!(target: "v2", agentID = %agent_id, suppressed, "Receive channel from agent is full");
         }
         self.paused = paused.then(|| self.metrics.full_receive_channels.enter(ServiceMethod::Connect));
     }

@@ -19,7 +19,7 @@ pub use accept::{AgentService, Lifetimes, LinkFlow};
 pub use gate::{AgentGate, IdentityBinding};
 pub(crate) use handle::LinkFacts;
 pub use handle::{LinkHandle, OpenConnection};
-pub use listen::{AgentListener, ConnectionLimits};
+pub use listen::AgentListener;
 
 #[cfg(test)]
 pub(crate) mod testing {

@@ -9,11 +9,10 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::handle::LinkHandle;
-use super::handler::LinkObserver;
 use super::packet_probe::Finding;
 use crate::auth::Owned;
 use crate::backends::{BackendManager, LaneGuard, LaneTraffic, LinkId, Registration};
-use crate::metrics::{ClosedReason, EstablishedGuard, Metrics};
+use crate::metrics::{EstablishedGuard, Metrics};
 
 /// Marks an agent stream as unresponsive while it does not answer pings, so that dials go to other streams, such as the agent's
 /// new one. Its open connections continue.
@@ -65,18 +64,17 @@ pub(super) struct Observer {
     pub(super) logs: LogLimit,
 }
 
-impl LinkObserver for Observer {
-    type Established = (EstablishedGuard, LaneGuard);
+/// Counts a connection while it is established.
+pub(super) type Established = (EstablishedGuard, LaneGuard);
 
-    fn established(&self) -> Self::Established {
+impl Observer {
+    /// A connection was established.
+    pub(super) fn established(&self) -> Established {
         (self.metrics.established.enter(), self.lane.enter())
     }
 
-    fn closed(&self, (established, _on_lane): Self::Established, reason: ClosedReason) {
-        established.closed(reason);
-    }
-
-    fn draining(&self) {
+    /// The agent asks for no new dials (DRAIN).
+    pub(super) fn draining(&self) {
         if let Some(registration) = &self.registration {
             let agent_id = Peer(&self.agent_id);
             tracing::info!(target: "v2", agentID = %agent_id, "agent is draining");
@@ -88,16 +86,19 @@ impl LinkObserver for Observer {
         }
     }
 
-    fn probe(&mut self) {
+    /// Pings the agent because dials have waited, here or on another lane.
+    pub(super) fn probe(&self) {
         self.keepalive.probe();
     }
 
-    fn probe_lanes(&mut self) {
+    /// Lets the agent's other lanes do the same.
+    pub(super) fn probe_lanes(&self) {
         let lanes = self.registration.iter().flat_map(|registration| self.backends.lanes(registration.id()));
         lanes.for_each(|lane| lane.probe());
     }
 
-    fn probed(&mut self, finding: Finding) {
+    /// A probe of the agent's packet loop was answered, or not in time.
+    pub(super) fn probed(&mut self, finding: Finding) {
         let Some(registration) = &self.registration else { return };
         let agent_id = Peer(&self.agent_id);
         let stuck = finding == Finding::Stuck;
@@ -118,12 +119,14 @@ impl LinkObserver for Observer {
         self.backends.set_stuck(registration.id(), stuck);
     }
 
-    fn supersede(&mut self) {
+    /// Pings the agent, which has opened another stream: this one ends if it is half-open.
+    pub(super) fn supersede(&self) {
         self.keepalive.probe();
         self.keepalive.supersede();
     }
 
-    fn lost(&mut self, established: usize) {
+    /// The stream has ended with this number of open connections: it is no backend any more.
+    pub(super) fn lost(&mut self, established: usize) {
         if established > 0 {
             tracing::info!(
                 target: "v2", count = established, agentID = %Peer(&self.agent_id),

@@ -15,8 +15,9 @@ use std::time::Duration;
 
 use cluster::{ApiError, Client, Clock, TokenReview};
 use parking_lot::Mutex;
+use serve::logs::LogLimit;
 use tokio::sync::{Semaphore, watch};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use super::ReviewOutcome;
 use super::bearer::Token;
@@ -31,8 +32,6 @@ const AT_ONCE: usize = 32;
 pub(super) const MOST_FLIGHTS: usize = 2_048;
 /// Time limit of a review, including its wait for a free place.
 const LIMIT: Duration = Duration::from_secs(10);
-/// While the API cannot be reached every agent retries; the server logs one line in this interval.
-const COMPLAIN_EVERY: Duration = Duration::from_secs(5);
 
 /// Returns the API's review of a token; the texts of its errors never contain the token. [`api_review`] in production.
 pub type Review = dyn Fn(Token) -> Reviewing + Send + Sync;
@@ -56,6 +55,8 @@ struct Shared {
     clock: Clock,
     turns: Semaphore,
     metrics: Metrics,
+    /// While the API cannot be reached every agent retries.
+    logs: LogLimit,
     state: Mutex<State>,
 }
 
@@ -63,7 +64,6 @@ struct Shared {
 struct State {
     cache: Cache,
     flights: HashMap<Key, watch::Receiver<Option<ReviewOutcome>>>,
-    complained: Option<Instant>,
 }
 
 /// Removes its entry from the list of running reviews when it is dropped.
@@ -81,8 +81,8 @@ impl Drop for Flight {
 impl Reviewer {
     /// A reviewer of these service account tokens, with an empty cache.
     pub fn new(review: Box<Review>, expected: TokenAuth, clock: Clock, metrics: Metrics) -> Self {
-        let (turns, state) = (Semaphore::new(AT_ONCE), Mutex::default());
-        Self(Arc::new(Shared { review, expected, clock, turns, metrics, state }))
+        let (turns, logs, state) = (Semaphore::new(AT_ONCE), LogLimit::default(), Mutex::default());
+        Self(Arc::new(Shared { review, expected, clock, turns, metrics, logs, state }))
     }
 
     /// Interval at which the tokens of open streams are reviewed again.
@@ -145,12 +145,12 @@ impl Shared {
     /// Logs that a token could not be reviewed.
     fn complain(&self, error: &str) -> (Option<ReviewOutcome>, ReviewResult) {
         self.metrics.journal.api_failed(&format!("token review: {error}"));
-        let now = Instant::now();
-        let mut state = self.state.lock();
-        if state.complained.is_none_or(|then| now - then >= COMPLAIN_EVERY) {
-            state.complained = Some(now);
-            drop(state);
-            tracing::error!(error, "An agent's token could not be reviewed; the agent will try again");
+        if let Some(suppressed) = self.logs.due_for("review", ()) {
+            tracing::error!(
+                error,
+                suppressed,
+                "An agent's token could not be reviewed; the agent will try again"
+            );
         }
         (None, ReviewResult::Failed)
     }

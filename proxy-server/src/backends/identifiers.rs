@@ -5,7 +5,6 @@
 //! claim.
 #![deny(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -34,27 +33,15 @@ pub struct Identifiers {
 /// Why the metadata is invalid. The Connect fails with this text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdentifiersError {
-    /// Go has refused `;` as a separator since 1.17.
-    #[error("agentIdentifiers: invalid semicolon separator, separate the identifiers by &")]
-    Semicolon,
-    /// A `%` without two hexadecimal digits.
-    #[error("agentIdentifiers: invalid URL escape, % needs two hexadecimal digits")]
-    Escape,
+    /// As in Go, a `;`, or a `%` without two hexadecimal digits.
+    #[error("agentIdentifiers: {0}")]
+    Syntax(#[from] QueryError),
     /// More than [`MAX_IDENTIFIERS`].
     #[error("agentIdentifiers: more than {MAX_IDENTIFIERS} identifiers, announce fewer")]
     TooMany,
     /// A value longer than [`MAX_IDENTIFIER_BYTES`].
     #[error("agentIdentifiers: an identifier is longer than {MAX_IDENTIFIER_BYTES} bytes")]
     TooLong,
-}
-
-impl From<QueryError> for IdentifiersError {
-    fn from(error: QueryError) -> Self {
-        match error {
-            QueryError::Semicolon => Self::Semicolon,
-            QueryError::Escape(_) => Self::Escape,
-        }
-    }
 }
 
 impl Identifiers {
@@ -66,12 +53,11 @@ impl Identifiers {
     /// A syntax error that Go refuses as well, more than [`MAX_IDENTIFIERS`], or a value above [`MAX_IDENTIFIER_BYTES`].
     pub fn parse(text: &str) -> Result<Self, IdentifiersError> {
         let mut found = Self::default();
-        let mut seen = HashSet::new();
         let mut default_route = None;
         for pair in pairs(text) {
             let (key, value) = pair?;
             match key.as_str() {
-                "ipv4" | "ipv6" | "host" => found.add_host(&value, &mut seen)?,
+                "ipv4" | "ipv6" | "host" => found.add_host(&value)?,
                 "cidr" => found.add_network(&value)?,
                 "default-route" if default_route.is_none() => default_route = Some(is_true(&value)),
                 "zone" if found.zone.is_none() && !value.is_empty() => {
@@ -85,11 +71,10 @@ impl Identifiers {
         Ok(found)
     }
 
-    fn add_host(&mut self, value: &str, seen: &mut HashSet<Arc<str>>) -> Result<(), IdentifiersError> {
+    fn add_host(&mut self, value: &str) -> Result<(), IdentifiersError> {
         self.check(value)?;
-        let value: Arc<str> = value.into();
-        if seen.insert(Arc::clone(&value)) {
-            self.hosts.push(value);
+        if self.hosts.iter().all(|host| **host != *value) {
+            self.hosts.push(value.into());
         }
         Ok(())
     }
@@ -165,8 +150,9 @@ mod tests {
 
     #[test]
     fn rejects_like_go() {
-        assert_eq!(Identifiers::parse(";"), Err(IdentifiersError::Semicolon));
-        assert_eq!(Identifiers::parse("unknown=%"), Err(IdentifiersError::Escape));
+        for text in [";", "unknown=%"] {
+            assert!(matches!(Identifiers::parse(text), Err(IdentifiersError::Syntax(_))), "{text}");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use serve::logs::{LogLimit, Peer};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-pub use self::ejections::AgentView;
+pub use self::ejections::{AgentView, OutlierMetrics, keep_sweeping};
 use super::lane::LaneTraffic;
 use super::table::{Health, Table};
 use super::{
@@ -85,12 +85,14 @@ pub(crate) struct AgentDescription<L> {
 }
 
 impl<L: Clone> BackendManager<L> {
-    /// An empty manager for these strategies, in this order; repeated strategies count once.
+    /// The same with the default selection, and without a zone.
+    #[cfg(test)]
     pub fn new(strategies: &[Strategy], metrics: RouteMetrics) -> Self {
         Self::with_selection(strategies, Selection::default(), None, metrics)
     }
 
-    /// The same with a rule to choose among suitable agents, and a zone whose agents `default` and `defaultRoute` prefer.
+    /// An empty manager for these strategies, in this order; repeated strategies count once. `default` and `defaultRoute` prefer
+    /// agents of the zone.
     pub fn with_selection(
         strategies: &[Strategy],
         selection: Selection,

@@ -11,32 +11,26 @@ use net::tls::ServerTls;
 use serve::logs::chain;
 use serve::statusz::Facts;
 use tokio::runtime::Handle;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::args::{self, Config, FrontendConfig};
 use crate::auth::AllowedNames;
-use crate::frontend::{self, FrontendListener, Protocol, serve_frontend};
+use crate::frontend::{self, FrontendListener, Protocol, TlsPort, serve_frontend};
 use crate::limits::{descriptor_limit, unauthenticated_within};
 use crate::metrics::FrontendName;
 use crate::readiness::Readiness;
 
 /// Pause between attempts to bind; short because kube-apiserver waits for the listener.
 const BIND_AGAIN: Duration = Duration::from_secs(1);
-/// Pause between log lines about failed attempts: doubled from the first value up to the second.
-const SAY_AGAIN: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(30));
 
 /// A frontend, bound or not yet bound.
 pub(super) struct Frontend {
     config: FrontendConfig,
     /// `--frontend-keepalive-time`.
     keepalive: Duration,
-    /// The TLS configuration, if the frontend listens on a port.
-    tls: Option<ServerTls>,
-    /// The names of certificates that are admitted.
-    names: AllowedNames,
-    /// The limit of unauthenticated connections.
-    unauthenticated: usize,
+    /// Its TLS if the frontend listens on a port.
+    port: Option<TlsPort>,
     /// Whether clients can reach the socket.
     reach: Reach,
     /// The flag that asks for this listener.
@@ -44,8 +38,6 @@ pub(super) struct Frontend {
     /// The process is about to end.
     shutting_down: Arc<AtomicBool>,
     service: frontend::Frontend,
-    /// The runtime of the TLS handshakes.
-    handshakes: Handle,
     /// Names the bound socket.
     facts: Facts,
     bound: Option<FrontendListener>,
@@ -72,12 +64,13 @@ impl Frontend {
             if let Some(name) = name {
                 service.metrics.frontend_connections.show(name);
             }
+            let tls = super::frontend_tls(config, frontend, &service.metrics)?;
+            let names = AllowedNames::new(config.frontend.frontend_allowed_names.clone());
+            let handshakes = handshakes.clone();
             Ok(Frontend {
                 config: frontend.clone(),
                 keepalive: config.frontend.frontend_keepalive_time,
-                tls: super::frontend_tls(config, frontend, &service.metrics)?,
-                names: AllowedNames::new(config.frontend.frontend_allowed_names.clone()),
-                unauthenticated,
+                port: tls.map(|tls| TlsPort { tls, names, unauthenticated, handshakes }),
                 reach,
                 flag: match &frontend.listener {
                     _ if config.changed_flags.iter().any(|(flag, _)| *flag == "frontend") => "--frontend",
@@ -86,7 +79,6 @@ impl Frontend {
                 },
                 shutting_down: Arc::clone(&readiness.shutting_down),
                 service: frontend::Frontend { name, ..service.clone() },
-                handshakes: handshakes.clone(),
                 facts: facts.clone(),
                 bound: None,
             })
@@ -96,7 +88,7 @@ impl Frontend {
 
     /// The TLS configuration, if the frontend listens on a port.
     pub(super) fn tls(&self) -> Option<ServerTls> {
-        self.tls.clone()
+        Some(self.port.as_ref()?.tls.clone())
     }
 
     /// Tries to bind the listener. As in Go, a port of the HTTP CONNECT frontend that cannot be bound now is no error: `serve`
@@ -105,7 +97,7 @@ impl Frontend {
         match self.bind() {
             Ok(listener) => self.bound = Some(listener),
             Err(error) if self.config.protocol == Protocol::HttpConnect && error.is::<BindError>() => {
-                say(&error);
+                self.log_failure(&error);
             }
             Err(error) => return Err(error),
         }
@@ -118,27 +110,21 @@ impl Frontend {
     }
 
     fn listener(&self) -> Result<FrontendListener> {
-        let listener = match (&self.config.listener, &self.tls) {
+        let listener = match (&self.config.listener, &self.port) {
             (args::FrontendListener::Unix { path, delete_existing }, _) => {
                 let socket = UnixSocket::bind(path, *delete_existing)?.reporting(self.reach.clone());
                 FrontendListener::Unix(socket.yielding(Arc::clone(&self.shutting_down)))
             }
-            (args::FrontendListener::Tcp { bind, .. }, Some(tls)) => {
-                let _on = self.handshakes.enter();
-                FrontendListener::Tls {
-                    listener: bind_tcp(&bind.host.text(), bind.port)?,
-                    tls: tls.clone(),
-                    names: self.names.clone(),
-                    unauthenticated: self.unauthenticated,
-                    handshakes: self.handshakes.clone(),
-                }
+            (args::FrontendListener::Tcp { bind, .. }, Some(port)) => {
+                let _on = port.handshakes.enter();
+                FrontendListener::Tls(bind_tcp(&bind.host.text(), bind.port)?, port.clone())
             }
             (args::FrontendListener::Tcp { .. }, None) => anyhow::bail!("a frontend's port has TLS"),
         };
         self.reach.set(None);
         let address = match &listener {
             FrontendListener::Unix(socket) => socket.path().display().to_string(),
-            FrontendListener::Tls { listener, .. } => listener.local_addr()?.to_string(),
+            FrontendListener::Tls(listener, _) => listener.local_addr()?.to_string(),
         };
         self.facts.listening("frontend", address, self.config.protocol.name());
         Ok(listener)
@@ -149,49 +135,30 @@ impl Frontend {
         let listener = match self.bound.take() {
             Some(listener) => listener,
             None => tokio::select! {
-                listener = insist(|| self.bind(), say) => listener,
+                listener = self.insist() => listener,
                 () = stop.cancelled() => return,
             },
         };
         serve_frontend(self.config.protocol, listener, self.service, self.keepalive, stop).await;
     }
-}
-
-/// Logs that the listener is not bound.
-fn say(error: &anyhow::Error) {
-    let retry_in = GoDuration::from(BIND_AGAIN);
-    tracing::error!(error = chain(error.as_ref()), %retry_in, "Frontend cannot listen, trying again");
-}
-
-/// Retries until binding succeeds; log lines become less frequent.
-async fn insist<T>(mut bind: impl FnMut() -> Result<T>, mut say: impl FnMut(&anyhow::Error)) -> T {
-    let (mut said, mut pause) = (Instant::now(), SAY_AGAIN.0);
-    loop {
-        sleep(BIND_AGAIN).await;
-        match bind() {
-            Ok(bound) => return bound,
-            Err(error) if said.elapsed() >= pause => {
-                say(&error);
-                (said, pause) = (Instant::now(), (pause * 2).min(SAY_AGAIN.1));
+    /// Retries until binding succeeds.
+    async fn insist(&self) -> FrontendListener {
+        loop {
+            sleep(BIND_AGAIN).await;
+            match self.bind() {
+                Ok(listener) => return listener,
+                Err(error) => self.log_failure(&error),
             }
-            Err(_) => {}
         }
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn a_taken_port_is_tried_every_second_and_said_ever_more_rarely() {
-        let (began, mut tries, mut said) = (Instant::now(), 0, Vec::new());
-        let bind = || {
-            tries += 1;
-            if tries < 100 { Err(anyhow::anyhow!("address already in use")) } else { Ok(()) }
-        };
-        insist(bind, |_| said.push(began.elapsed().as_secs())).await;
-        assert_eq!(began.elapsed().as_secs(), 100);
-        assert_eq!(said, [2, 6, 14, 30, 60, 90]);
+    /// Logs that the listener is not bound.
+    fn log_failure(&self, error: &anyhow::Error) {
+        if let Some(suppressed) = self.service.logs.due_for("bind", self.config.to_string()) {
+            let retry_in = GoDuration::from(BIND_AGAIN);
+            tracing::error!(
+                error = chain(error.as_ref()), %retry_in, suppressed, "Frontend cannot listen, trying again"
+            );
+        }
     }
 }

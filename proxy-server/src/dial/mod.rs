@@ -96,6 +96,9 @@ pub struct Dialer {
     only: Option<Arc<str>>,
 }
 
+/// The choice of an agent, and a slot for a connection through it.
+type Reserved = (Choice<LinkHandle>, Slot);
+
 /// A dial that succeeded.
 #[derive(Debug)]
 pub struct Dialed {
@@ -141,7 +144,9 @@ impl Dialer {
         let started = Instant::now();
         stages.span = self.tracer.span("dial", Kind::Server, None);
         stages.span.set("server.address", &target.address);
-        let mut pending = Pending::start(&self.metrics, target, started, stages);
+        let live = LiveGuard::enter(&self.metrics.pending);
+        let metrics = &self.metrics;
+        let mut pending = Pending { metrics, target, started, stages, outcome: None, _live: live };
         let outcome = self.try_twice(target, started + self.timeout, pending.stages).await;
         pending.outcome = Some(outcome.as_ref().map(|_| ()).map_err(DialFailure::clone));
         let stages = &mut *pending.stages;
@@ -165,18 +170,14 @@ impl Dialer {
         if let Some(only) = &self.only {
             stages.agent = Some(Arc::clone(only));
             let choice = self.backends.choose_agent(only).ok_or(DialFailure::NoAgent)?;
-            let slot = self.budget.connection(choice.flight.stats().budget()).ok_or(DialFailure::Full)?;
-            return self.try_link(choice, slot, target, deadline, stages).await;
+            return self.try_link(self.reserve(choice)?, target, deadline, stages).await;
         }
         let first = self.backends.choose(&target.host, &[]).ok_or(DialFailure::NoAgent)?;
         let (tried, stats, strategy) = (first.link, first.flight.stats().clone(), first.strategy);
         stages.agent = Some(Arc::clone(&first.agent_id));
-        let failure = match self.budget.connection(stats.budget()) {
-            None => {
-                drop(first);
-                DialFailure::Full
-            }
-            Some(slot) => match self.try_links(first, slot, target, deadline, stages).await {
+        let failure = match self.reserve(first) {
+            Err(full) => full,
+            Ok(first) => match self.try_links(first, target, deadline, stages).await {
                 (false, Err(failure @ (DialFailure::LinkLost | DialFailure::Full))) => failure,
                 (false, Err(failure)) if failure.may_be_the_agents() => {
                     return self
@@ -193,8 +194,13 @@ impl Dialer {
         // One retry for a full agent, too: if all agents are full, the server must answer soon.
         let asked = stages.agent.clone().unwrap_or_default();
         let second = self.backends.choose_another(&target.host, tried, &asked).ok_or(failure)?;
-        let slot = self.budget.connection(second.flight.stats().budget()).ok_or(DialFailure::Full);
-        self.try_links(second, slot?, target, deadline, stages).await.1
+        self.try_links(self.reserve(second)?, target, deadline, stages).await.1
+    }
+
+    /// Takes a slot for a connection through the chosen agent.
+    fn reserve(&self, choice: Choice<LinkHandle>) -> Result<Reserved, DialFailure> {
+        let slot = self.budget.connection(choice.flight.stats().budget()).ok_or(DialFailure::Full)?;
+        Ok((choice, slot))
     }
 
     /// Dials through another agent of the same strategy after the first one has answered with a failure that may be its own. If the
@@ -207,13 +213,11 @@ impl Dialer {
         failure: DialFailure,
     ) -> Result<Dialed, DialFailure> {
         let tried = self.backends.streams_of(stages.agent.as_deref().unwrap_or_default());
-        let Some(second) = self.backends.choose_ready(&target.host, strategy, &tried) else {
-            return Err(failure);
-        };
-        let Some(slot) = self.budget.connection(second.flight.stats().budget()) else { return Err(failure) };
-        let second_id = Arc::clone(&second.agent_id);
+        let second = self.backends.choose_ready(&target.host, strategy, &tried);
+        let Some(second) = second.and_then(|second| self.reserve(second).ok()) else { return Err(failure) };
+        let second_id = Arc::clone(&second.0.agent_id);
         let (began, now) = (deadline - self.timeout, Instant::now());
-        let outcome = self.try_link(second, slot, target, deadline.min(now + ANSWERS_WITHIN), stages).await;
+        let outcome = self.try_link(second, target, deadline.min(now + ANSWERS_WITHIN), stages).await;
         if outcome.is_ok() {
             // A refusal that the second agent reports is no proof: it may be a lie.
             stats.blame(Instant::now(), began);
@@ -226,13 +230,11 @@ impl Dialer {
     }
 
     /// Resolves with another agent that has room, once the first one does not answer pings and the other does.
-    async fn better(&self, tried: LinkId, agent_id: &str, host: &str) -> (Choice<LinkHandle>, Slot) {
+    async fn better(&self, tried: LinkId, agent_id: &str, host: &str) -> Reserved {
         self.backends.until_another_is_better(tried, host).await;
         let second = self.backends.choose_another(host, tried, agent_id);
-        match second
-            .and_then(|second| Some((self.budget.connection(second.flight.stats().budget())?, second)))
-        {
-            Some((slot, second)) => (second, slot),
+        match second.and_then(|second| self.reserve(second).ok()) {
+            Some(second) => second,
             // A full agent is no better: the first one may still answer.
             None => std::future::pending().await,
         }
@@ -242,19 +244,18 @@ impl Dialer {
     /// a load balancer resets all streams, the second choice may be half-open as well. Returns whether the dial has moved.
     async fn try_links(
         &self,
-        mut choice: Choice<LinkHandle>,
-        mut slot: Slot,
+        mut reserved: Reserved,
         target: &Target,
         deadline: Instant,
         stages: &mut DialStages,
     ) -> (bool, Result<Dialed, DialFailure>) {
         let mut moved = false;
         loop {
-            stages.agent = Some(Arc::clone(&choice.agent_id));
-            let (link, tried) = (choice.link, Arc::clone(&choice.agent_id));
+            let (link, tried) = (reserved.0.link, Arc::clone(&reserved.0.agent_id));
+            stages.agent = Some(Arc::clone(&tried));
             // The branch that loses is dropped here: this cancels one dial before the next begins.
-            (choice, slot) = tokio::select! {
-                outcome = self.try_link(choice, slot, target, deadline, stages) => return (moved, outcome),
+            reserved = tokio::select! {
+                outcome = self.try_link(reserved, target, deadline, stages) => return (moved, outcome),
                 better = self.better(link, &tried, &target.host) => better,
             };
             moved = true;
@@ -264,8 +265,7 @@ impl Dialer {
     /// Waits for a free dial slot, then for the agent's answer.
     async fn try_link(
         &self,
-        choice: Choice<LinkHandle>,
-        slot: Slot,
+        (choice, slot): Reserved,
         target: &Target,
         deadline: Instant,
         stages: &mut DialStages,
@@ -309,18 +309,6 @@ struct Pending<'a> {
     stages: &'a mut DialStages,
     outcome: Option<Result<(), DialFailure>>,
     _live: LiveGuard,
-}
-
-impl<'a> Pending<'a> {
-    fn start(
-        metrics: &'a DialMetrics,
-        target: &'a Target,
-        started: Instant,
-        stages: &'a mut DialStages,
-    ) -> Self {
-        let live = LiveGuard::enter(&metrics.pending);
-        Self { metrics, target, started, stages, outcome: None, _live: live }
-    }
 }
 
 impl Drop for Pending<'_> {

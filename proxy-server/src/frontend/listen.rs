@@ -70,19 +70,21 @@ impl Protocol {
 pub enum FrontendListener {
     /// A Unix socket; the mode of its file is the access control.
     Unix(UnixSocket),
-    /// TCP with mutual TLS.
-    Tls {
-        /// The listener, bound on the runtime of the TLS handshakes.
-        listener: TcpListener,
-        /// Its TLS.
-        tls: ServerTls,
-        /// The names of certificates that are admitted.
-        names: AllowedNames,
-        /// The limit of unauthenticated connections.
-        unauthenticated: usize,
-        /// The runtime of the TLS handshakes.
-        handshakes: Handle,
-    },
+    /// TCP with mutual TLS: the listener, bound on the runtime of the TLS handshakes.
+    Tls(TcpListener, TlsPort),
+}
+
+/// The TLS of a frontend's port. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct TlsPort {
+    /// Certificate, key and authorities.
+    pub tls: ServerTls,
+    /// The names of certificates that are admitted.
+    pub names: AllowedNames,
+    /// The limit of unauthenticated connections.
+    pub unauthenticated: usize,
+    /// The runtime of the TLS handshakes.
+    pub handshakes: Handle,
 }
 
 /// Accepts and serves until `stop`. Then it closes the listener, lets pending dials continue, and returns once no connection
@@ -120,7 +122,7 @@ pub async fn serve_frontend(
             };
             accept::each(AcceptLoop::new(socket, name), &stop, serve, report).await;
         }
-        FrontendListener::Tls { listener, tls, names, unauthenticated, handshakes } => {
+        FrontendListener::Tls(listener, TlsPort { tls, names, unauthenticated, handshakes }) => {
             let address = listener.local_addr();
             let name = address.map_or_else(|_| "TCP frontend".to_owned(), |address| address.to_string());
             tracing::info!(target: "v0", port = "frontend", address = name, mode = mode.name(), "Listening");

@@ -25,7 +25,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use self::listen::{FrontendListener, Protocol, serve_frontend};
+pub use self::listen::{FrontendListener, Protocol, TlsPort, serve_frontend};
 use crate::dial::Dialer;
 use crate::metrics::{FrontendName, Metrics, Port};
 

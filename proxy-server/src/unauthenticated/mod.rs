@@ -6,7 +6,6 @@
 //! step that only a real handshake takes. So a flood evicts its own connections, and a slow peer keeps its slot.
 
 mod handshakes;
-mod runtime;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -19,8 +18,8 @@ use serve::logs::{LogLimit, network};
 use serve::metrics::LiveGuard;
 use tokio_util::sync::CancellationToken;
 
+pub use self::handshakes::handshake_runtime;
 pub(crate) use self::handshakes::{Arrived, Handshakes};
-pub use self::runtime::handshake_runtime;
 use crate::metrics::{Metrics, Port, UnauthenticatedCloseReason};
 
 /// The unauthenticated connections of one port. Clones share the table.

@@ -1,51 +1,39 @@
-//! Selectors that Kubernetes accepts and refuses, and the labels that they match.
-
-use std::collections::BTreeMap;
+//! Selectors that Kubernetes accepts and refuses.
 
 use proptest::prelude::*;
 
 use super::LabelSelector;
 
 #[test]
-fn selectors_match_labels() {
-    let labels = [("app", "web"), ("tier", ""), ("n", "5"), ("in", "notin")];
-    let labels: BTreeMap<String, String> = labels.map(|(key, value)| (key.into(), value.into())).into();
+fn accepts_like_kubernetes() {
     let table = [
-        ("", true),
-        (" ", true),
-        ("app", true),
-        ("!app", false),
-        ("! none", true),
-        ("app=web", true),
-        ("app==web", true),
-        ("app = web , n=5", true),
-        ("app=web,n=6", false),
-        ("app!=web", false),
-        ("none!=web", true),
-        ("tier=", true),
-        ("tier=,app", true),
-        ("tier!=", false),
-        ("app in (api,web)", true),
-        ("app in(web)", true),
-        ("app notin (api,web)", false),
-        ("none notin (api)", true),
-        ("tier in ()", true),
-        ("tier in (,)", true),
-        ("tier in (x,)", true),
-        ("tier in (x,,y)", true),
-        ("app in ()", false),
-        ("in in (in,notin)", true),
-        ("in=notin", true),
-        ("n>4", true),
-        ("n > 5", false),
-        ("n<6", true),
-        ("app>1", false),
-        ("none<1", false),
-        ("example.com/app!=x", true),
+        "",
+        " ",
+        "app",
+        "!app",
+        "! none",
+        "app=web",
+        "app==web",
+        "app = web , n=5",
+        "app!=web",
+        "tier=",
+        "tier=,app",
+        "tier!=",
+        "app in (api,web)",
+        "app in(web)",
+        "app notin (api,web)",
+        "tier in ()",
+        "tier in (,)",
+        "tier in (x,)",
+        "tier in (x,,y)",
+        "in in (in,notin)",
+        "in=notin",
+        "n>4",
+        "n < 5",
+        "example.com/app!=x",
     ];
-    for (text, matches) in table {
+    for text in table {
         let selector = LabelSelector::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
-        assert_eq!(selector.matches(&labels), matches, "{text}");
         assert_eq!(selector.to_string(), text);
     }
 }
@@ -97,12 +85,6 @@ fn rejects_like_kubernetes() {
     for text in table {
         assert!(LabelSelector::parse(text).is_err(), "{text}");
     }
-}
-
-#[test]
-fn default_matches_its_text() {
-    let default = LabelSelector::konnectivity_server();
-    assert_eq!(LabelSelector::parse(&default.to_string()), Ok(default));
 }
 
 proptest! {

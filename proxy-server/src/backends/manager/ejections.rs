@@ -1,19 +1,133 @@
-//! The ejections of agents whose dials fail, and what remains of an agent that has left.
+//! Once a second: ejects agents whose dials fail and lets them return, and shows which agents are outliers. Keeps what remains of
+//! an ejected agent that has left.
 
+use std::cmp::Reverse;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use flags::GoDuration;
-use serve::logs::Peer;
-use tokio::time::Instant;
+use serve::logs::{LogLimit, Peer};
+use serve::metrics::{Counter, EncodeLabel, EncodeLabelSet, Family, Gauge, LabelSetEncoder};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::{Agent, BackendManager, Link, Shared, State};
 use crate::backends::outlier::Change;
 use crate::backends::table::Health;
 use crate::backends::{AgentStats, LinkId};
 
+/// The pause between two looks at all agents.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// An agent is slow if its expected dial time is above this, and above [`SLOW_FACTOR`] times the median.
+const SLOW: Duration = Duration::from_millis(25);
+const SLOW_FACTOR: u32 = 4;
+
+/// Agents shown for each reason: agent ids are chosen by agents, and each is a time series.
+const MOST_SHOWN: usize = 10;
+
 /// Ejections that are kept although the agent has gone. Agents choose their ids.
 const MOST_DEPARTED: usize = 1_000;
+
+serve::label! {
+    /// Why an agent is an outlier.
+    enum OutlierReason in "reason" {
+        /// It is ejected.
+        Failing => "failing",
+        /// Its dials take much longer than those of the others.
+        Slow => "slow",
+        /// It does not answer.
+        Unresponsive => "unresponsive",
+    }
+}
+
+serve::label! {
+    /// Whose expected dial time.
+    enum Rank in "agent" {
+        Median => "median",
+        Slowest => "slowest",
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct OutlierLabels {
+    agent_id: Arc<str>,
+    reason: OutlierReason,
+}
+
+impl EncodeLabelSet for OutlierLabels {
+    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> std::fmt::Result {
+        EncodeLabel::encode(&("agent_id", &*self.agent_id), encoder.encode_label())?;
+        self.reason.encode(encoder)
+    }
+}
+
+serve::families! {
+    /// The metrics of outliers.
+    pub struct OutlierMetrics {
+        ejections: Counter = "agent_ejections_total", "Times that an agent got no dials because its own failures stood out";
+        ejected: Gauge = "ejected_agents", "Agents that get no dials because their own failures stand out";
+        expected: Family<Rank, Gauge<f64, AtomicU64>> = "expected_dial_seconds",
+            "Seconds that a dial through the median and the slowest agent is expected to take";
+        /// The agents with the most dials.
+        outliers: Family<OutlierLabels, Gauge> = "agent_outlier",
+            "1 for an agent that is failing, slow or unresponsive; at most 10 agents for each reason";
+    }
+}
+
+impl OutlierMetrics {
+    /// Shows the outliers among these agents.
+    pub(crate) fn set(&self, agents: &[AgentView], now: Instant) {
+        let ejected = |agent: &&AgentView| agent.stats.ejected_for(now).is_some();
+        self.ejected.set(i64::try_from(agents.iter().filter(ejected).count()).unwrap_or(i64::MAX));
+        let mut expected: Vec<Duration> = agents.iter().map(|agent| agent.stats.expected(now)).collect();
+        let slowest = expected.iter().max().copied().unwrap_or_default();
+        let middle = expected.len() / 2;
+        let median = match expected.len() {
+            0 => Duration::ZERO,
+            _ => *expected.select_nth_unstable(middle).1,
+        };
+        self.expected.get_or_create(&Rank::Median).set(median.as_secs_f64());
+        self.expected.get_or_create(&Rank::Slowest).set(slowest.as_secs_f64());
+        let slow = SLOW.max(median * SLOW_FACTOR);
+        self.outliers.clear();
+        self.show(OutlierReason::Failing, agents, |agent| agent.stats.ejected_for(now).is_some());
+        self.show(OutlierReason::Slow, agents, |agent| agent.stats.expected(now) > slow);
+        self.show(OutlierReason::Unresponsive, agents, |agent| agent.unresponsive);
+    }
+
+    fn show(&self, reason: OutlierReason, agents: &[AgentView], is_outlier: impl Fn(&AgentView) -> bool) {
+        let mut shown: Vec<&AgentView> = agents.iter().filter(|agent| is_outlier(agent)).collect();
+        // Agents can invent ids, but an outlier with a new id gets few dials: it does not displace one that clients depend on.
+        shown.sort_by_cached_key(|agent| {
+            let (opened, failed) = agent.stats.dials();
+            (Reverse(opened + failed), agent.stats.since(), Arc::clone(&agent.id))
+        });
+        for agent in shown.into_iter().take(MOST_SHOWN) {
+            self.outliers.get_or_create(&OutlierLabels { agent_id: Arc::clone(&agent.id), reason }).set(1);
+        }
+    }
+}
+
+/// Ejects agents and lets them return, for ever.
+pub async fn keep_sweeping<L: Clone>(backends: BackendManager<L>, metrics: OutlierMetrics) {
+    let (mut looks, logs) = (interval(EVERY), LogLimit::default());
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        looks.tick().await;
+        let (agents, now) = (backends.agents(), Instant::now());
+        // Only in debug builds: tests see what a panic ends.
+        debug_assert!(!agents.iter().any(|agent| &*agent.id == "panic-server.invalid"), "injected by a test");
+        metrics.ejections.inc_by(backends.sweep(&agents, now));
+        metrics.set(&agents, now);
+        let nobody = !agents.is_empty() && agents.iter().all(|agent| !agent.ready);
+        if nobody && let Some(suppressed) = logs.due("nobody", Ipv4Addr::UNSPECIFIED.into()) {
+            let agents = agents.len();
+            tracing::warn!(agents, suppressed, "no agent is ready: all drain, are ejected or do not answer");
+        }
+    }
+}
 
 /// One agent, as the outliers are determined from it.
 #[derive(Debug)]

@@ -69,11 +69,6 @@ impl<S: Socket> SocketIo<S> {
         }
     }
 
-    /// Reads from the socket; empty at end of file.
-    fn poll_socket(&mut self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Bytes>> {
-        poll_read_full(&mut self.socket, cx, max.min(LARGEST_READ), &mut self.failed)
-    }
-
     /// Flushes and shuts down, then lingers. Errors are ignored, because they mean that the client no longer reads.
     fn poll_close(
         &mut self,
@@ -115,7 +110,7 @@ impl<S: Socket> LocalIo for SocketIo<S> {
     fn poll_read(&mut self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Read>> {
         let sent_before = !self.early.is_empty();
         let bytes = if self.early.is_empty() {
-            match ready!(self.poll_socket(cx, max)) {
+            match ready!(poll_read_full(&mut self.socket, cx, max.min(LARGEST_READ), &mut self.failed)) {
                 Ok(bytes) => bytes,
                 // TLS ended without close_notify: a client that closes so reads nothing more.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
