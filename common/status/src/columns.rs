@@ -65,7 +65,7 @@ impl Cell<'_> {
         match *self {
             Number(count) | Failures(count) | Bytes(count) => (count as f64, ""),
             Seconds(time) | Stalled(time) => (time.unwrap_or(-1.0), ""),
-            Text(text) | Detailed(text, _) | State(_, text, _) | Ago(text) | Ends(text) => (0.0, text),
+            Text(text) | Detailed(text, _) | State(_, text, _) | Ago(text) | Expires(text) => (0.0, text),
             Owned(_) | Texts(_) => (0.0, ""),
         }
     }
@@ -217,7 +217,7 @@ impl Certificate {
         column("Use", |one| Owned(format!("{}, {}", one.side, one.role))),
         column("Source", |one| Detailed(&one.source, &one.change_refused)),
         column("Issuer", |one| Text(&one.issuer)),
-        detail("Refused change", |one| Text(&one.change_refused)),
+        detail("Refused change", "", |one| Text(&one.change_refused)),
     ];
 }
 

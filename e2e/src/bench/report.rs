@@ -124,10 +124,18 @@ mod tests {
             figures.iter().for_each(|&(name, value)| report.add(name, Unit::Mib, value));
             report
         };
-        let median = Report::median(&[report(&[("b", 2.0)]), report(&[("a", 1.0), ("b", 3.0)]), report(&[("b", 4.0)])]);
+        let median = Report::median(&[
+            report(&[("b", 2.0)]),
+            report(&[("a", 1.0), ("b", 3.0)]),
+            report(&[("b", 4.0)]),
+        ]);
         assert_eq!((median.value("a"), median.value("b")), (Some(1.0), Some(3.0)));
-        let table = Report::table(&[("x".into(), report(&[("a", 7.0), ("b", 8.0)])), ("y".into(), report(&[("b", 9.0)]))]);
-        let cells: Vec<Vec<&str>> = table.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
+        let table = Report::table(&[
+            ("x".into(), report(&[("a", 7.0), ("b", 8.0)])),
+            ("y".into(), report(&[("b", 9.0)])),
+        ]);
+        let cells: Vec<Vec<&str>> =
+            table.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(cells, [["a", "MiB", "7.0", "-"], ["b", "MiB", "8.0", "9.0"]]);
     }
 
