@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use crate::conn::{Buffer, Conn, Fill, Fin, Usage};
+use crate::conn::{Buffer, Conn, Fill, Fin, Growth, Usage};
 use crate::event::{Cause, CloseReason, Control, Disposition, Dropped, Event, Transmit};
 use crate::limits::{Limits, Negotiated, bdp};
 use crate::memory::Memory;
@@ -353,11 +353,20 @@ impl<S: Side, P: Payload> Link<S, P> {
 
     /// Registers a connection that has opened under this id.
     pub(crate) fn register(&mut self, key: ConnKey, id: ConnectId) {
+        let growth = self.growth();
         let Some(conn) = self.table.get_mut(key) else { return };
-        conn.open(id, self.negotiated.credits);
+        let grant = conn.open(id, self.negotiated.credits, &growth);
         self.dials.remove(&conn.random);
         self.by_id.insert(id, key);
         self.table.hold(key);
+        if grant {
+            self.schedule.send_grant(key);
+        }
+    }
+
+    /// How windows may grow now.
+    pub(crate) fn growth(&self) -> Growth {
+        Growth::new(&self.limits, self.widest, self.memory.beyond(), self.memory.queued(), self.by_id.len())
     }
 
     pub(crate) fn send(&mut self, packet: Control) {

@@ -1,6 +1,5 @@
 //! The reports of the driver about local ends: bytes that they accept and send, and how they end.
 
-use crate::conn::Growth;
 use crate::event::{Cause, CloseReason, Frames, SourceEnd};
 use crate::link::{Link, Side};
 use crate::packet::Packet;
@@ -34,7 +33,7 @@ impl<S: Side, P: Payload> Link<S, P> {
     /// The local end has accepted the first `count` bytes of [`Link::recv`]; the other bytes have to wait. Call this once
     /// after each offer, even if nothing was accepted.
     pub fn advance(&mut self, now: Time, key: ConnKey, count: usize) {
-        let growth = Growth::new(&self.limits, self.widest, self.memory.beyond(), self.memory.queued());
+        let growth = self.growth();
         let Some(conn) = self.table.get_mut(key) else { return };
         let before = conn.usage(&self.limits);
         let advanced = conn.advance(now, count, &self.limits, &growth);

@@ -30,16 +30,17 @@ fn wide() -> Negotiated {
 /// A server's link with open connections 1 to `count`, and nothing to send.
 fn servers(limits: Limits, negotiated: Negotiated, count: i64) -> (Lengths<Server>, Vec<ConnKey>) {
     let mut link = Lengths::with_negotiated(limits, negotiated);
-    let keys = (1..=count)
-        .map(|n| {
-            let key = link.dial("tcp", "a:1").expect("the link is not full");
-            assert!(matches!(link.poll_transmit(T0, 1), Some(Transmit::Control(Packet::DialReq { .. }))));
-            link.handle_packet(T0, Packet::DialRsp { random: DialId(n), outcome: Ok(ConnectId(n)) });
-            assert_eq!(link.poll_event(), Some(Event::Opened { key, id: ConnectId(n) }));
-            key
-        })
-        .collect();
+    let keys = (1..=count).map(|n| open(&mut link, n)).collect();
     (link, keys)
+}
+
+/// Opens connection `n`, after those before it.
+fn open(link: &mut Lengths<Server>, n: i64) -> ConnKey {
+    let key = link.dial("tcp", "a:1").expect("the link is not full");
+    assert!(matches!(link.poll_transmit(T0, 1), Some(Transmit::Control(Packet::DialReq { .. }))));
+    link.handle_packet(T0, Packet::DialRsp { random: DialId(n), outcome: Ok(ConnectId(n)) });
+    assert_eq!(link.poll_event(), Some(Event::Opened { key, id: ConnectId(n) }));
+    key
 }
 
 /// A server's link with one open connection.
@@ -466,9 +467,27 @@ fn windows_grow_wider_and_sooner_at_a_high_bdp() {
     let mut quick = Quick::all(&keys);
     assert_eq!(quick[0].take(&mut link, 200), 4_000);
     link.set_rtt(LONG_RTT);
-    assert_eq!(quick[1].take(&mut link, 10), 32_000, "two half windows for each of five times");
+    assert_eq!(quick[1].take(&mut link, 3), 32_000, "each half window widens it four times");
     link.set_rtt(Duration::ZERO);
     assert_eq!(quick[0].take(&mut link, 200), 4_000, "it is not so long");
+}
+
+#[test]
+fn first_windows_at_a_high_bdp_are_wide_and_share_the_budget() {
+    let (mut link, _) = servers(bounds(10_000), native(), 0);
+    let first = |link: &mut Lengths<Server>, n| {
+        open(link, n);
+        match link.poll_transmit(T0, 1) {
+            Some(Transmit::Control(Packet::Grant { id: ConnectId(id), offset })) if id == n => offset,
+            None => 1_000,
+            other => panic!("a grant of {n}: {other:?}"),
+        }
+    };
+    assert_eq!(first(&mut link, 1), 1_000, "without a measured RTT: as negotiated");
+    link.set_rtt(LONG_RTT);
+    assert_eq!([2, 3, 4].map(|n| first(&mut link, n)), [4_000, 4_000, 3_333], "the limit at a low RTT, or a share");
+    let others: Vec<u64> = (5..=20).map(|n| first(&mut link, n)).collect();
+    assert_eq!(others.last(), Some(&1_000), "never less than was negotiated: {others:?}");
 }
 
 #[test]
@@ -477,7 +496,7 @@ fn high_bdp_windows_share_one_budget() {
     link.set_rtt(LONG_RTT);
     let mut quick = Quick::all(&keys);
     assert_eq!(quick[0].take(&mut link, 100), 32_000);
-    assert_eq!((quick[1].take(&mut link, 2), quick[2].take(&mut link, 2)), (2_000, 2_000));
+    assert_eq!((quick[1].take(&mut link, 1), quick[2].take(&mut link, 1)), (4_000, 4_000));
     // Each gets at most half of the remaining budget.
     assert_eq!((quick[1].take(&mut link, 100), quick[2].take(&mut link, 100)), (15_999, 4_000));
     link.handle_packet(T0, Packet::CloseRsp { id: ONE, error: String::new() });

@@ -7,11 +7,18 @@
 
 use crate::limits::{Limits, Windows};
 
-/// How many half windows in a row a local end must read before its window doubles.
-const SMOOTH: u8 = 16;
+/// When and how far a window widens.
+#[derive(Debug, Clone, Copy)]
+struct Pace {
+    /// How many half windows in a row the local end must read before.
+    smooth: u8,
+    factor: u32,
+}
 
-/// The same at a high RTT: two half windows pass per RTT, and a small window limits the throughput.
-const SMOOTH_HIGH_BDP: u8 = 2;
+const LOW_RTT: Pace = Pace { smooth: 16, factor: 2 };
+
+/// A small window limits the throughput, and each step takes an RTT.
+const HIGH_BDP: Pace = Pace { smooth: 1, factor: 4 };
 
 /// After the peer's FIN a GRANT gives no credit. It shows that the local end is slow, not idle, so that the peer keeps
 /// waiting for the answer. It is sent each time the local end has read this many bytes, and when it has read them all.
@@ -28,18 +35,37 @@ pub(crate) struct Growth {
     budget: usize,
     /// Memory is plentiful.
     spacious: bool,
+    /// The open connections of the link.
+    connections: usize,
 }
 
 impl Growth {
     /// `widest`: the limit at the measured RTT. `beyond`: by how much all windows exceed the limit for a low RTT.
-    /// `queued`: the charged bytes of the link.
-    pub(crate) fn new(limits: &Limits, widest: u32, beyond: usize, queued: usize) -> Self {
+    /// `queued`: the charged bytes of the link. `connections`: those of the link that are open.
+    pub(crate) fn new(
+        limits: &Limits,
+        widest: u32,
+        beyond: usize,
+        queued: usize,
+        connections: usize,
+    ) -> Self {
         Growth {
             widest,
             base: limits.window_max,
             budget: limits.high_bdp_budget.saturating_sub(beyond),
             spacious: queued <= limits.link_budget / 4,
+            connections,
         }
+    }
+
+    /// The window of a new connection, in bytes. At a high RTT growth costs round trips, so it begins with the limit at a low
+    /// RTT or, beside many others, with its share of the budget.
+    fn first(&self, negotiated: u32) -> u32 {
+        if self.widest <= self.base || !self.spacious {
+            return negotiated;
+        }
+        let share = self.budget / self.connections.max(1);
+        u32::try_from(share).unwrap_or(u32::MAX).clamp(negotiated, self.base.max(negotiated))
     }
 }
 
@@ -107,7 +133,7 @@ pub(super) struct Inflow {
     received: u64,
     taken: u64,
     granted: u64,
-    /// How far grants reach beyond `taken`, in bytes. Doubles for a local end that keeps up.
+    /// How far grants reach beyond `taken`, in bytes. Widens for a local end that keeps up.
     window: u32,
     first: u32,
     /// Half windows read in a row, and the bytes read that are not counted in them yet.
@@ -126,9 +152,9 @@ impl Inflow {
         self.received <= self.granted
     }
 
-    /// Counts bytes that the local end has read. `smooth` half windows in a row double the window. At a high RTT data
-    /// comes in bursts: a local end that has read one burst before the next keeps up.
-    fn take(&mut self, len: usize, widest: u32, smooth: u8) {
+    /// Counts bytes that the local end has read. At a high RTT data comes in bursts: a local end that has read one burst
+    /// before the next keeps up.
+    fn take(&mut self, len: usize, widest: u32, pace: Pace) {
         let before = self.taken;
         self.taken = self.received.min(self.taken.saturating_add(len as u64));
         let len = u32::try_from(self.taken - before).unwrap_or(u32::MAX);
@@ -139,7 +165,7 @@ impl Inflow {
         self.unrested = self.unrested.saturating_add(len).min(self.window);
         if waiting == 0 {
             self.unrested = 0;
-            self.rest(half, widest, smooth);
+            self.rest(half, widest, pace);
         } else if waiting >= u64::from(half) && self.unrested > half {
             // The local end cannot keep up. Its grant stands, but later grants are smaller.
             (self.smooth, self.beside, self.unrested) = (0, 0, 0);
@@ -148,16 +174,16 @@ impl Inflow {
     }
 
     /// The queue is empty: counts the half windows that were read.
-    fn rest(&mut self, half: u32, widest: u32, smooth: u8) {
+    fn rest(&mut self, half: u32, widest: u32, pace: Pace) {
         let halves = u8::try_from(self.beside / half).unwrap_or(u8::MAX);
         if halves == 0 {
             return;
         }
         self.beside = 0;
-        self.smooth = self.smooth.saturating_add(halves).min(SMOOTH);
-        if self.smooth >= smooth && self.window < widest {
+        self.smooth = self.smooth.saturating_add(halves).min(pace.smooth);
+        if self.smooth >= pace.smooth && self.window < widest {
             self.smooth = 0;
-            self.window = widest.min(self.window.saturating_mul(2));
+            self.window = widest.min(self.window.saturating_mul(pace.factor));
         }
     }
 
@@ -193,16 +219,23 @@ impl Inflow {
 }
 
 impl Credit {
+    /// The connection opens. Returns true if a GRANT became due.
+    pub(super) fn open(&mut self, growth: &Growth) -> bool {
+        let inflow = &mut self.inflow;
+        inflow.window = growth.first(inflow.window);
+        inflow.due(false) && !std::mem::replace(&mut inflow.listed, true)
+    }
+
     /// The local end has read this many bytes. `finished`: the peer sends no more. Returns true if a GRANT became due.
     pub(super) fn take(&mut self, bytes: usize, growth: &Growth, finished: bool) -> bool {
         let inflow = &mut self.inflow;
-        let smooth = if growth.widest > growth.base { SMOOTH_HIGH_BDP } else { SMOOTH };
+        let pace = if growth.widest > growth.base { HIGH_BDP } else { LOW_RTT };
         // Half of the budget is left for connections that come later.
         let share = u32::try_from(inflow.beyond(growth.base) + growth.budget / 2).unwrap_or(u32::MAX);
         let cap = growth.base.saturating_add(share);
         // After the peer's FIN a wider window is useless.
         let grows = growth.spacious && !finished;
-        inflow.take(bytes, if grows { growth.widest.min(cap) } else { inflow.window }, smooth);
+        inflow.take(bytes, if grows { growth.widest.min(cap) } else { inflow.window }, pace);
         inflow.due(finished) && !std::mem::replace(&mut inflow.listed, true)
     }
 
@@ -245,9 +278,9 @@ mod tests {
         let mut inflow = credit(100, 1).inflow;
         assert!(inflow.receive(60));
         assert!(!inflow.is_full(), "40 more may come");
-        inflow.take(49, 100, SMOOTH);
+        inflow.take(49, 100, LOW_RTT);
         assert!(!inflow.due(false));
-        inflow.take(1, 100, SMOOTH);
+        inflow.take(1, 100, LOW_RTT);
         assert!(inflow.due(false));
         assert_eq!(inflow.grant(), 150);
         assert!(!inflow.due(false), "told once");
@@ -259,10 +292,10 @@ mod tests {
     #[test]
     fn window_grows_for_fast_readers_and_shrinks_for_slow_ones() {
         let mut inflow = credit(100, 1).inflow;
-        for _ in 0..SMOOTH {
+        for _ in 0..LOW_RTT.smooth {
             assert_eq!(inflow.window, 100);
             assert!(inflow.receive(50));
-            inflow.take(50, 400, SMOOTH);
+            inflow.take(50, 400, LOW_RTT);
             assert!(inflow.due(false));
             inflow.grant();
         }
@@ -270,13 +303,13 @@ mod tests {
         for _ in 0..200 {
             let half = (inflow.window / 2) as usize;
             assert!(inflow.receive(half));
-            inflow.take(half, 400, SMOOTH);
+            inflow.take(half, 400, LOW_RTT);
             inflow.grant();
         }
         assert_eq!(inflow.window, 400, "never wider than the widest");
         for _ in 0..100 {
             assert!(inflow.receive(1));
-            inflow.take(1, 800, SMOOTH);
+            inflow.take(1, 800, LOW_RTT);
         }
         assert_eq!(inflow.window, 400, "pieces count by their bytes");
     }
@@ -287,17 +320,17 @@ mod tests {
         assert!(inflow.receive(400));
         for _ in 0..4 {
             assert_eq!(inflow.window, 400);
-            inflow.take(100, 800, SMOOTH_HIGH_BDP);
+            inflow.take(100, 800, HIGH_BDP);
         }
         inflow.grant();
-        assert_eq!(inflow.window, 800, "two halves");
+        assert_eq!(inflow.window, 800, "never wider than the widest");
         assert!(inflow.receive(800));
-        inflow.take(399, 800, SMOOTH_HIGH_BDP);
-        inflow.take(2, 800, SMOOTH_HIGH_BDP);
+        inflow.take(399, 800, HIGH_BDP);
+        inflow.take(2, 800, HIGH_BDP);
         let granted = inflow.grant();
         assert!(inflow.receive(300));
         assert_eq!(inflow.window, 800, "399 wait, and 300 more");
-        inflow.take(1, 800, SMOOTH_HIGH_BDP);
+        inflow.take(1, 800, HIGH_BDP);
         assert_eq!(inflow.window, 400, "half a window taken without a rest, and half a window waits");
         assert_eq!(inflow.grant(), granted, "what was granted stays granted");
     }

@@ -143,10 +143,12 @@ impl<P: Payload> Conn<P> {
         self.target.is_some()
     }
 
-    pub(crate) fn open(&mut self, id: ConnectId, windows: Option<Windows>) {
+    /// Returns true if a GRANT became due.
+    pub(crate) fn open(&mut self, id: ConnectId, windows: Option<Windows>, growth: &Growth) -> bool {
         self.state.open();
         self.id = Some(id);
         self.credit = windows.map(Credit::new);
+        self.credit.as_mut().is_some_and(|credit| credit.open(growth))
     }
 
     // ---- from the peer to the local end ----
