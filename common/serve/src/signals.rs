@@ -3,14 +3,15 @@
 //! The binary defines the stages: the server shuts down, and exits at once at the second signal; the agent drains, and
 //! then stops. Rust's runtime already ignores SIGPIPE.
 //!
-//! Other signals have the same effect as on a Go program: SIGUSR1 and SIGUSR2 do nothing, SIGHUP and SIGQUIT end it.
+//! Other signals have the same effect as on a Go program: SIGUSR1, SIGUSR2 and those of [`UNHEARD`] do nothing, SIGHUP and
+//! SIGQUIT end it.
 //! SIGQUIT has a handler because its default action writes a core dump, which contains private keys. SIGHUP has one
 //! only in a container's first process, for which the kernel drops every signal without a handler. Elsewhere it has
 //! none, so that `nohup` works.
 
 use std::io;
 
-use rustix::process::{Pid, getpid};
+use rustix::process::{Pid, Signal, getpid};
 use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -19,6 +20,10 @@ use crate::logs::LastWords;
 
 /// The exit code of Go's runtime for SIGQUIT, and for a SIGHUP that the kernel dropped.
 const GO_SIGNAL_EXIT: i32 = 2;
+
+/// Do nothing, without a log line: a line beyond the limit of a file's size would raise the next SIGXFSZ.
+const UNHEARD: [Signal; 7] =
+    [Signal::XFSZ, Signal::XCPU, Signal::IO, Signal::POWER, Signal::ALARM, Signal::VTALARM, Signal::PROF];
 
 /// Counts signals from [`Signals::install`] on. Clones share the count.
 #[derive(Debug, Clone)]
@@ -31,6 +36,10 @@ impl Signals {
         let _context = runtime.enter();
         ignore(runtime, SignalKind::user_defined1(), "SIGUSR1")?;
         ignore(runtime, SignalKind::user_defined2(), "SIGUSR2")?;
+        for unheard in UNHEARD {
+            // The handler stays after the listener is dropped.
+            drop(signal(SignalKind::from_raw(unheard.as_raw()))?);
+        }
         end(runtime, SignalKind::quit(), "SIGQUIT: exiting at once", last_words)?;
         if getpid() == Pid::INIT {
             end(runtime, SignalKind::hangup(), "SIGHUP: exiting at once", last_words)?;
@@ -100,7 +109,7 @@ fn end(runtime: &Handle, kind: SignalKind, message: &'static str, last_words: &L
 mod tests {
     use std::time::Duration;
 
-    use rustix::process::{Signal, kill_process};
+    use rustix::process::kill_process;
 
     use super::*;
     use crate::logs::{Logs, Options};
@@ -112,6 +121,9 @@ mod tests {
         // Without a handler this would end the process.
         kill_process(getpid(), Signal::USR1).expect("a signal to oneself");
         kill_process(getpid(), Signal::USR2).expect("a signal to oneself");
+        for unheard in UNHEARD {
+            kill_process(getpid(), unheard).expect("a signal to oneself");
+        }
         let later = signals.clone();
         let mut second = std::pin::pin!(later.second());
         kill_process(getpid(), Signal::INT).expect("a signal to oneself");

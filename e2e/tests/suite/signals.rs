@@ -23,6 +23,12 @@ async fn user_signals_do_nothing() -> Result<()> {
             process.wait_said(name).await?;
         }
     }
+    for signal in
+        [Signal::XFSZ, Signal::XCPU, Signal::IO, Signal::POWER, Signal::ALARM, Signal::VTALARM, Signal::PROF]
+    {
+        pair.server().process.signal(signal)?;
+        pair.agent().process.signal(signal)?;
+    }
     works(pair.frontend(), &Endpoint::echo().await?.target()).await?;
     pair.server_mut().process.check_alive()?;
     pair.agent_mut().process.check_alive()

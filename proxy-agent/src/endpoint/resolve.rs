@@ -1,8 +1,8 @@
 //! Resolves names to addresses: first by the hosts file, then by the servers of resolv.conf.
 //!
-//! Search domains and `ndots` apply as in the system's resolver; answers are cached for their TTL in a cache of limited size.
-//! The two files are read again when they have changed, also in a pod. Never blocks a thread on the network: tokio's own lookup
-//! runs on a blocking pool, which silent servers would fill.
+//! Search domains and `ndots` apply as in the system's resolver. Nothing is cached, as in Go: a name that moves is found at the
+//! next lookup. The two files are read again when they have changed, also in a pod. Never blocks a thread on the network:
+//! tokio's own lookup runs on a blocking pool, which silent servers would fill.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -17,12 +17,14 @@ use hickory_resolver::config::{
 };
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::net::{DnsError, NetError};
+use hickory_resolver::proto::rr::Name;
 use hickory_resolver::system_conf::parse_resolv_conf;
 use parking_lot::Mutex;
 use rand::seq::SliceRandom;
 use rustix::io::Errno;
 use serve::logs::Peer;
 use serve::metrics::CountBy;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use super::address::Network;
@@ -34,12 +36,12 @@ const RECHECK: Duration = Duration::from_secs(5);
 /// Number of servers that are used, as in the system's resolver.
 const MOST_SERVERS: usize = 3;
 
-/// Number of cached answers for each server.
-const CACHE_SIZE: u64 = 4096;
+/// Most rounds of questions to the servers, as in the system's resolver (`attempts:` of resolv.conf).
+const MOST_ATTEMPTS: usize = 5;
 
-/// Time limit for an answer before the question is repeated or the next server is asked. The 5 s default of resolv.conf is a
-/// whole dial: one lost datagram or one silent server would use it up.
-const QUESTION: Duration = Duration::from_millis(1500);
+/// Wait for an answer before the next question is asked; the earlier ones stay open. The 5 s default of resolv.conf is a whole
+/// dial: one silent server would use it up.
+const PATIENCE: Duration = Duration::from_millis(1500);
 
 /// Resolves host names. A trait, so that tests can use a fake.
 pub trait Resolve: Send + Sync + 'static {
@@ -107,15 +109,15 @@ struct State {
 
 /// The contents of the two files.
 struct Configured {
-    /// In the file's order, never empty.
-    servers: Vec<Server>,
+    /// All servers in the file's order, once for each attempt; never empty.
+    questions: Vec<Arc<Question>>,
     hosts: Hosts,
 }
 
-/// One name server, with a resolver of its own: the library's time-out covers all servers of a resolver, so one silent server
-/// would keep the next from being asked.
-struct Server {
-    address: SocketAddr,
+/// One question to one server, with a resolver of its own: the library's time-out covers all servers of a resolver, and equal
+/// questions to one resolver become one.
+struct Question {
+    server: SocketAddr,
     resolver: TokioResolver,
 }
 
@@ -147,10 +149,7 @@ impl SystemResolver {
             if stamps != state.stamps {
                 state.stamps = stamps;
                 state.current = Arc::new(Configured::read(&self.resolv_conf, &self.hosts));
-                tracing::info!(
-                    servers = state.current.servers.len(),
-                    "name resolution configuration changed and was read again"
-                );
+                tracing::info!("name resolution configuration changed and was read again");
             }
         }
         state.current.clone()
@@ -170,7 +169,7 @@ impl Configured {
     fn read(resolv_conf: &PathBuf, hosts: &PathBuf) -> Self {
         let (config, options) = read_resolv_conf(resolv_conf);
         let hosts = Hosts::parse(&std::fs::read_to_string(hosts).unwrap_or_default());
-        Self { servers: servers(config, &options), hosts }
+        Self { questions: questions(config, &options), hosts }
     }
 
     async fn lookup(&self, host: &str, network: Network) -> Result<Vec<IpAddr>, LookupError> {
@@ -187,34 +186,43 @@ impl Configured {
             let both: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
             return Ok(both.into_iter().filter(|ip| network.admits(*ip)).collect());
         }
-        let mut outcome = Err(unknown);
-        for (index, server) in self.servers.iter().enumerate() {
-            let is_last = index + 1 == self.servers.len();
-            outcome = server.lookup(host, network, is_last).await;
-            // "No such name" is an answer; the next server is asked only if there is no answer.
-            if matches!(outcome, Ok(_) | Err(LookupError { cause: LookupCause::NoSuchHost(_), .. })) {
-                break;
+        let Ok(name) = Name::from_ascii(host) else { return Err(unknown) };
+        // "No such name" is an answer; the next question is asked only if there is no answer.
+        let mut outcome = Err(unknown.cause);
+        let (mut unasked, mut open) = (self.questions.iter(), JoinSet::new());
+        loop {
+            if let Some(question) = unasked.next() {
+                open.spawn(question.clone().ask(name.clone(), network));
+            }
+            let ended = match unasked.as_slice() {
+                [] => open.join_next().await,
+                _ => match timeout(PATIENCE, open.join_next()).await {
+                    Ok(ended) => ended,
+                    Err(_) => continue,
+                },
+            };
+            match ended {
+                Some(Ok(answer @ (Ok(_) | Err(LookupCause::NoSuchHost(_))))) => {
+                    outcome = answer;
+                    break;
+                }
+                Some(Ok(failed)) => outcome = failed,
+                Some(Err(error)) => std::panic::resume_unwind(error.into_panic()),
+                None => break,
             }
         }
-        outcome
+        outcome.map_err(|cause| LookupError { host: host.to_owned(), cause })
     }
 }
 
-impl Server {
-    /// Looks the name up at this server. The last server has no time limit here, because the dial has a deadline.
-    async fn lookup(&self, host: &str, network: Network, is_last: bool) -> Result<Vec<IpAddr>, LookupError> {
-        let question = self.resolver.lookup_ip(host);
-        let answer = match is_last {
-            true => question.await,
-            false => timeout(QUESTION, question).await.unwrap_or(Err(NetError::Timeout)),
-        };
-        let failed = |cause| LookupError { host: host.to_owned(), cause };
-        let answer = answer.map_err(|error| failed(cause(self.address, &error)))?;
+impl Question {
+    async fn ask(self: Arc<Self>, name: Name, network: Network) -> Result<Vec<IpAddr>, LookupCause> {
+        let answer = self.resolver.lookup_ip(name).await.map_err(|error| cause(self.server, &error))?;
         let mut found: Vec<IpAddr> = answer.iter().filter(|ip| network.admits(*ip)).collect();
         if found.is_empty() {
-            return Err(failed(LookupCause::NoSuchHost(Some(self.address))));
+            return Err(LookupCause::NoSuchHost(Some(self.server)));
         }
-        // Servers rotate their answers; without a shuffle the cache would pin every dial to the same address for the TTL.
+        // Not every server rotates its answers; the shuffle spreads the dials over the addresses.
         found.shuffle(&mut rand::rng());
         Ok(found)
     }
@@ -235,20 +243,23 @@ fn cause(server: SocketAddr, error: &NetError) -> LookupCause {
     }
 }
 
-/// One resolver for each configured server.
-fn servers(config: ResolverConfig, options: &ResolverOpts) -> Vec<Server> {
+/// All questions of a lookup, in the order in which they are asked.
+fn questions(config: ResolverConfig, options: &ResolverOpts) -> Vec<Arc<Question>> {
     let (domain, search, servers) = config.into_parts();
-    let single = |server: NameServerConfig| {
+    let mut unrepeated = options.clone();
+    unrepeated.attempts = 0;
+    let question = |server: &NameServerConfig| {
         let port = server.connections.first().map_or(53, |connection| connection.port);
         let address = SocketAddr::new(server.ip, port);
-        let config = ResolverConfig::from_parts(domain.clone(), search.clone(), vec![server]);
+        let config = ResolverConfig::from_parts(domain.clone(), search.clone(), vec![server.clone()]);
         let resolver = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
-            .with_options(options.clone())
+            .with_options(unrepeated.clone())
             .build()
             .expect("only TLS and trust anchors can fail to build, and neither is configured");
-        Server { address, resolver }
+        Arc::new(Question { server: address, resolver })
     };
-    servers.into_iter().take(MOST_SERVERS).map(single).collect()
+    let attempts = options.attempts.clamp(1, MOST_ATTEMPTS);
+    (0..attempts).flat_map(|_| servers.iter().take(MOST_SERVERS).map(question)).collect()
 }
 
 /// Without a file, or without a server in it, queries go to this machine, as in Go.
@@ -259,10 +270,10 @@ fn read_resolv_conf(path: &PathBuf) -> (ResolverConfig, ResolverOpts) {
         let servers = here.into_iter().map(NameServerConfig::udp_and_tcp).collect();
         (ResolverConfig::from_parts(None, Vec::new(), servers), ResolverOpts::default())
     });
-    options.timeout = options.timeout.min(QUESTION);
+    options.timeout = options.timeout.max(Duration::from_secs(1));
     options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
     options.use_hosts_file = ResolveHosts::Never;
-    options.cache_size = CACHE_SIZE;
+    options.cache_size = 0;
     let (domain, search, servers) = config.into_parts();
     // The library adds the machine's own domain even if the file has a search list; the system's resolver does not.
     let domain = if search.is_empty() { domain } else { None };

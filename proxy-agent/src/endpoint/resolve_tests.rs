@@ -1,7 +1,8 @@
 use std::path::Path;
 
 use serve::metrics::Registry;
-use tokio::net::UdpSocket;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, UdpSocket};
 
 use super::*;
 use crate::metrics::Metrics;
@@ -18,16 +19,31 @@ fn resolver(directory: &Path, resolv_conf: &str) -> SystemResolver {
 
 /// A DNS server for A queries: `names` have an address, other names do not exist.
 async fn serve(names: &'static [&'static str]) -> SocketAddr {
+    serve_by(move |query, from| vec![(answer(&query, names), from)]).await
+}
+
+/// A DNS server that sends what `reply` returns for each datagram.
+async fn serve_by<F>(mut reply: F) -> SocketAddr
+where
+    F: FnMut(Vec<u8>, SocketAddr) -> Vec<(Vec<u8>, SocketAddr)> + Send + 'static,
+{
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let address = socket.local_addr().unwrap();
     tokio::spawn(async move {
         let mut buffer = [0; 1500];
         while let Ok((length, from)) = socket.recv_from(&mut buffer).await {
-            let answer = answer(&buffer[..length], names);
-            socket.send_to(&answer, from).await.unwrap();
+            for (answer, to) in reply(buffer[..length].to_vec(), from) {
+                // A socket that is closed by now refuses the answer.
+                let _sent = socket.send_to(&answer, to).await;
+            }
         }
     });
     address
+}
+
+fn is_a(query: &[u8]) -> bool {
+    let end = 12 + query[12..].iter().position(|&byte| byte == 0).unwrap();
+    query[end + 2] == 1
 }
 
 fn answer(query: &[u8], names: &[&str]) -> Vec<u8> {
@@ -38,7 +54,7 @@ fn answer(query: &[u8], names: &[&str]) -> Vec<u8> {
         at += length + 1;
     }
     let end = at + 5;
-    let is_a = query[end - 3] == 1;
+    let is_a = is_a(query);
     let known = names.contains(&labels.join(".").to_ascii_lowercase().as_str());
     let servfail = labels[0] == "servfail";
     let code = if servfail {
@@ -49,10 +65,14 @@ fn answer(query: &[u8], names: &[&str]) -> Vec<u8> {
         3
     };
     let count = u8::from(known && is_a);
-    let mut answer = vec![query[0], query[1], 0x81, 0x80 | code, 0, 1, 0, count, 0, 0, 0, 0];
+    let mut answer = vec![query[0], query[1], 0x81, 0x80 | code, 0, 1, 0, count, 0, 1 - count, 0, 0];
     answer.extend_from_slice(&query[12..end]);
     if count == 1 {
         answer.extend_from_slice(&[0xc0, 0x0c, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 10, 1, 2, 3]);
+    } else {
+        // SOA of the root zone: "no such name" may be kept for 900 s.
+        answer.extend_from_slice(&[0, 0, 6, 0, 1, 0, 0, 3, 132, 0, 22, 0, 0]);
+        answer.extend_from_slice(&[0, 0, 3, 132].repeat(5));
     }
     answer
 }
@@ -68,7 +88,7 @@ fn with_servers(search: &str, ports: &[u16]) -> SystemResolver {
         server.connections.iter_mut().for_each(|connection| connection.port = *port);
     }
     let config = ResolverConfig::from_parts(domain, search, configs);
-    let current = Configured { servers: servers(config, &options), hosts: Hosts::parse(HOSTS) };
+    let current = Configured { questions: questions(config, &options), hosts: Hosts::parse(HOSTS) };
     resolver.state.get_mut().current = Arc::new(current);
     resolver
 }
@@ -107,7 +127,7 @@ async fn search_domains_apply_to_short_names() {
 #[tokio::test]
 async fn failures_are_distinguished() {
     let resolver = with_server("", &["kube"]).await;
-    let server = resolver.configured().servers[0].address;
+    let server = resolver.configured().questions[0].server;
     let error = |host: &'static str, network| {
         let resolver = &resolver;
         async move { resolver.lookup(host, network).await.unwrap_err().to_string() }
@@ -129,6 +149,102 @@ async fn a_silent_server_does_not_keep_the_next_from_being_asked() {
     assert_eq!(found.unwrap(), ips(&["10.1.2.3"]));
     let error = timeout(dial, resolver.lookup("nx", Network::Tcp)).await.expect("within a dial").unwrap_err();
     assert_eq!(error.to_string(), format!("lookup nx on 127.0.0.1:{}: no such host", ports[1]));
+}
+
+#[tokio::test]
+async fn nothing_is_cached() {
+    let names = Arc::new(Mutex::new([].as_slice()));
+    let served = names.clone();
+    let server = serve_by(move |query, from| vec![(answer(&query, *served.lock()), from)]).await;
+    let resolver = with_servers("", &[server.port()]);
+    assert!(resolver.lookup("late.example", Network::Tcp).await.is_err());
+    *names.lock() = ["late.example"].as_slice();
+    assert_eq!(resolver.lookup("late.example", Network::Tcp).await.unwrap(), ips(&["10.1.2.3"]));
+    *names.lock() = [].as_slice();
+    assert!(resolver.lookup("late.example", Network::Tcp).await.is_err());
+}
+
+/// The server answers only the first datagram, once the question has been repeated. The library sends three datagrams for a
+/// question.
+#[tokio::test]
+async fn a_late_answer_counts_after_the_question_was_repeated() {
+    let mut queries = Vec::new();
+    let server = serve_by(move |query, from| {
+        if !is_a(&query) {
+            return vec![(answer(&query, &["slow.example"]), from)];
+        }
+        queries.push((answer(&query, &["slow.example"]), from));
+        if queries.len() == 4 { vec![queries[0].clone()] } else { Vec::new() }
+    });
+    let resolver = with_servers("", &[server.await.port()]);
+    assert_eq!(resolver.lookup("slow.example", Network::Tcp).await.unwrap(), ips(&["10.1.2.3"]));
+}
+
+#[tokio::test]
+async fn every_server_is_asked_in_each_attempt() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = "nameserver 10.0.0.1\nnameserver 10.0.0.2\noptions timeout:7 ";
+    for (attempts, rounds) in
+        [("", 2), ("attempts:1", 1), ("attempts:3", 3), ("attempts:999999", MOST_ATTEMPTS)]
+    {
+        let resolver = resolver(directory.path(), &format!("{text}{attempts}\n"));
+        let asked: Vec<_> =
+            resolver.configured().questions.iter().map(|question| question.server.ip()).collect();
+        assert_eq!(asked, ips(&["10.0.0.1", "10.0.0.2"]).repeat(rounds), "{attempts}");
+        assert_eq!(resolver.configured().questions[0].resolver.options().timeout, Duration::from_secs(7));
+    }
+}
+
+#[tokio::test]
+async fn underscores_are_sent_to_the_server() {
+    let resolver = with_server("search svc.local", &["under_score.example", "a_b.svc.local"]).await;
+    assert_eq!(resolver.lookup("under_score.example", Network::Tcp).await.unwrap(), ips(&["10.1.2.3"]));
+    assert_eq!(resolver.lookup("a_b", Network::Tcp).await.unwrap(), ips(&["10.1.2.3"]));
+}
+
+#[tokio::test]
+async fn a_truncated_answer_is_asked_for_by_tcp() {
+    let server = serve_by(|query, from| {
+        let mut answer = answer(&query, &[]);
+        (answer[2], answer[3]) = (answer[2] | 2, 0x80);
+        vec![(answer, from)]
+    });
+    let server = server.await;
+    let listener = TcpListener::bind(server).await.unwrap();
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            tokio::spawn(async move {
+                while let Ok(length) = stream.read_u16().await {
+                    let mut query = vec![0; length.into()];
+                    stream.read_exact(&mut query).await.unwrap();
+                    let answer = answer(&query, &["big.example"]);
+                    stream.write_u16(answer.len().try_into().unwrap()).await.unwrap();
+                    stream.write_all(&answer).await.unwrap();
+                }
+            });
+        }
+    });
+    let resolver = with_servers("", &[server.port()]);
+    assert_eq!(resolver.lookup("big.example", Network::Tcp).await.unwrap(), ips(&["10.1.2.3"]));
+}
+
+#[tokio::test]
+async fn a_dropped_lookup_closes_its_sockets() {
+    let silent = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let resolver = with_servers("options timeout:30", &[silent.local_addr().unwrap().port()]);
+    let mut buffer = [0; 1500];
+    let from = tokio::select! {
+        _ = resolver.lookup("kube.example", Network::Tcp) => panic!("nobody answers"),
+        received = silent.recv_from(&mut buffer) => received.unwrap().1,
+    };
+    silent.connect(from).await.unwrap();
+    let refused = async {
+        while silent.send(b"late").await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(Duration::from_secs(10), refused).await.expect("the question's socket is closed");
 }
 
 #[tokio::test]
@@ -159,17 +275,17 @@ async fn a_line_that_cannot_be_used_leaves_the_others_in_use() {
 async fn changed_files_are_read_anew() {
     let directory = tempfile::tempdir().unwrap();
     let resolver = resolver(directory.path(), "nameserver 10.0.0.1\n");
-    assert_eq!(resolver.configured().servers[0].address, "10.0.0.1:53".parse().unwrap());
+    assert_eq!(resolver.configured().questions[0].server, "10.0.0.1:53".parse().unwrap());
     let conf = std::fs::File::create(directory.path().join("resolv.conf")).unwrap();
     std::io::Write::write_all(&mut &conf, b"nameserver 10.0.0.2\n").unwrap();
     conf.set_modified(SystemTime::UNIX_EPOCH).unwrap();
     assert_eq!(
-        resolver.configured().servers[0].address,
+        resolver.configured().questions[0].server,
         "10.0.0.1:53".parse().unwrap(),
         "looked at a moment ago"
     );
     tokio::time::advance(RECHECK).await;
-    assert_eq!(resolver.configured().servers[0].address, "10.0.0.2:53".parse().unwrap());
+    assert_eq!(resolver.configured().questions[0].server, "10.0.0.2:53".parse().unwrap());
 }
 
 #[test]

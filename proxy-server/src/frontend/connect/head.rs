@@ -4,7 +4,7 @@
 //! payload and are not read. The parser is strict where two parsers could disagree (request smuggling): it refuses bare LF,
 //! folded lines, white space before a colon, body framing and control characters.
 //!
-//! Never uses the Host field: the target is the authority in the request line (kube-apiserver sends `Host: 127.0.0.1`).
+//! Checks the Host field (RFC 9112, 3.2), but never uses it: the target is the authority in the request line (kube-apiserver sends `Host: 127.0.0.1`).
 
 use std::net::Ipv6Addr;
 
@@ -72,6 +72,9 @@ pub enum HeadError {
     /// CONNECT has no body: only `Content-Length: 0` passes.
     #[error("Content-Length other than 0 is not allowed with CONNECT")]
     ContentLength,
+    /// More than one Host field, or one with a character that no host has.
+    #[error("more than one Host field, or an invalid one")]
+    Host,
     /// More than [`MAX_HEAD`] bytes or [`MAX_FIELDS`] fields.
     #[error("head too large")]
     TooLarge,
@@ -86,8 +89,9 @@ pub struct HeadParser {
     line_start: usize,
     fields: usize,
     request: Option<Result<String, HeadError>>,
-    /// A field that frames a body, an error only if the method is CONNECT.
-    framing: Option<HeadError>,
+    has_host: bool,
+    /// A field that frames a body, or an invalid Host; an error only if the method is CONNECT.
+    invalid: Option<HeadError>,
     user_agent: Option<String>,
 }
 
@@ -150,9 +154,14 @@ impl HeadParser {
         }
         let value = value.get(1..).unwrap_or_default().trim_ascii();
         if name.eq_ignore_ascii_case(b"transfer-encoding") {
-            self.framing.get_or_insert(HeadError::TransferEncoding);
+            self.invalid.get_or_insert(HeadError::TransferEncoding);
         } else if name.eq_ignore_ascii_case(b"content-length") && value != b"0" {
-            self.framing.get_or_insert(HeadError::ContentLength);
+            self.invalid.get_or_insert(HeadError::ContentLength);
+        } else if name.eq_ignore_ascii_case(b"host") {
+            if self.has_host || !value.iter().copied().all(is_host_field) {
+                self.invalid.get_or_insert(HeadError::Host);
+            }
+            self.has_host = true;
         } else if name.eq_ignore_ascii_case(b"user-agent") && self.user_agent.is_none() {
             let cut = value.get(..value.len().min(MAX_USER_AGENT)).unwrap_or_default();
             self.user_agent = Some(cut.escape_ascii().to_string());
@@ -162,7 +171,7 @@ impl HeadParser {
 
     fn finish(&mut self) -> Result<Head, HeadError> {
         let address = self.request.take().unwrap_or(Err(HeadError::RequestLine))?;
-        match self.framing {
+        match self.invalid {
             Some(refused) => Err(refused),
             None => Ok(Head { address, user_agent: self.user_agent.take(), len: self.scanned }),
         }
@@ -247,6 +256,11 @@ fn is_token(byte: u8) -> bool {
 /// RFC 3986 reg-name without percent-encoding: no byte that another parser could take for a delimiter.
 fn is_host(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=".contains(&byte)
+}
+
+/// The bytes of a Host field that Go accepts: RFC 3986 host and port.
+fn is_host_field(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!$%&'()*+,-.:;=[]_~".contains(&byte)
 }
 
 #[cfg(test)]

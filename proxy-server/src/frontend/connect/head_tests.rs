@@ -27,7 +27,7 @@ fn accepts_unusual_but_harmless_heads() {
         "CONNECT a:1 HTTP/1.0\r\n\r\n",
         "CONNECT a:1 HTTP/1.1\r\n\r\n",
         "CONNECT a:1 HTTP/1.1\r\nHost:\r\n\r\n",
-        "CONNECT a:1 HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        "CONNECT a:1 HTTP/1.1\r\nHost: [fe80::1%25eth0]:443\r\n\r\n",
         "CONNECT a:1 HTTP/1.1\r\nContent-Length: 0\r\n\r\n",
         "CONNECT a:1 HTTP/1.1\r\nX:\tvalue\twith tabs\r\n\r\n",
         "CONNECT a:1 HTTP/1.1\r\nX: \u{e9}\r\n\r\n",
@@ -114,6 +114,16 @@ fn refusals() {
     ];
     for (bytes, expected) in cases {
         assert_eq!(parse(bytes), Err(*expected), "{}", bytes.escape_ascii());
+    }
+}
+
+#[test]
+fn several_or_invalid_host_fields_are_refused() {
+    for fields in
+        ["Host: a\r\nHost: a", "host:\r\nHOST: a", "Host: a b", "Host: a/b", "Host: a@b", "Host: \u{e9}"]
+    {
+        let head = format!("CONNECT a:1 HTTP/1.1\r\n{fields}\r\n\r\n");
+        assert_eq!(parse(head.as_bytes()), Err(HeadError::Host), "{fields}");
     }
 }
 

@@ -92,7 +92,7 @@ impl Frontend {
                 tracing::debug!(%peer, %why, "HTTP CONNECT connection not served");
                 if let NotServed::Refused(error) = why {
                     let _live = self.enter(self.metrics.http_connections.enter(), None);
-                    if send_answer(&mut socket, answer::refusal(error).as_bytes()).await {
+                    if send_answer(&mut socket, answer::refusal(error, &buffer).as_bytes()).await {
                         linger(&mut socket).await;
                     }
                 }

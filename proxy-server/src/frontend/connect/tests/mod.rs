@@ -305,7 +305,10 @@ async fn stop_ends_only_clients_without_a_request() {
 async fn refused_heads_are_answered() {
     let mut bench = Bench::new();
     for request in ["GET / HTTP/1.1\r\nHost: a\r\n\r\n", "POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"] {
-        assert_eq!(bench.answer_to(request.as_bytes()).await, answer::refusal(HeadError::Method));
+        assert_eq!(
+            bench.answer_to(request.as_bytes()).await,
+            answer::refusal(HeadError::Method, request.as_bytes())
+        );
     }
     for (request, error) in [
         ("CONNECT node HTTP/1.1\r\n\r\n", HeadError::Port),
@@ -314,10 +317,10 @@ async fn refused_heads_are_answered() {
         (&format!("CONNECT {}:1 HTTP/1.1\r\n\r\n", "a".repeat(1023)), HeadError::LongTarget),
         ("\u{16}\u{3}\u{1}", HeadError::Control),
     ] {
-        assert_eq!(bench.answer_to(request.as_bytes()).await, answer::refusal(error));
+        assert_eq!(bench.answer_to(request.as_bytes()).await, answer::refusal(error, request.as_bytes()));
     }
     let long = format!("CONNECT a:1 HTTP/1.1\r\nX: {}\r\n\r\n", "y".repeat(head::MAX_HEAD));
-    assert_eq!(bench.answer_to(long.as_bytes()).await, answer::refusal(HeadError::TooLarge));
+    assert_eq!(bench.answer_to(long.as_bytes()).await, answer::refusal(HeadError::TooLarge, b""));
 }
 
 #[tokio::test(start_paused = true)]
