@@ -115,6 +115,8 @@ fn agent(id: &str, description: AgentDescription<LinkHandle>, now: Instant) -> A
     let sum = |of: fn(&SharedTraffic) -> u64| facts().map(|facts| of(&facts.traffic)).sum();
     let rtts = facts().filter_map(|facts| facts.keepalive.as_ref()?.last_rtt());
     let (dials_ok, dials_failed) = stats.dials();
+    let last_failure = stats.last_failure().map(|(at, error)| (rfc3339(at), error));
+    let (last_failed, last_failure) = last_failure.unwrap_or_default();
     Agent {
         id: id.to_owned(),
         identity: text(|facts| &facts.identity),
@@ -132,7 +134,8 @@ fn agent(id: &str, description: AgentDescription<LinkHandle>, now: Instant) -> A
         bytes_from_agent: sum(SharedTraffic::received),
         dials_ok,
         dials_failed,
-        last_failure: stats.last_failure(),
+        last_failed,
+        last_failure,
         state: state.to_owned(),
         reason,
     }

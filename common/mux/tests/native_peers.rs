@@ -485,7 +485,11 @@ fn first_windows_at_a_high_bdp_are_wide_and_share_the_budget() {
     };
     assert_eq!(first(&mut link, 1), 1_000, "without a measured RTT: as negotiated");
     link.set_rtt(LONG_RTT);
-    assert_eq!([2, 3, 4].map(|n| first(&mut link, n)), [4_000, 4_000, 3_333], "the limit at a low RTT, or a share");
+    assert_eq!(
+        [2, 3, 4].map(|n| first(&mut link, n)),
+        [4_000, 4_000, 3_333],
+        "the limit at a low RTT, or a share"
+    );
     let others: Vec<u64> = (5..=20).map(|n| first(&mut link, n)).collect();
     assert_eq!(others.last(), Some(&1_000), "never less than was negotiated: {others:?}");
 }

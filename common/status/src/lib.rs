@@ -230,7 +230,10 @@ pub struct Agent {
     pub dials_ok: u64,
     /// Dials that failed.
     pub dials_failed: u64,
-    /// Why the last one of them failed; another agent may have opened the connection. Empty if none has failed.
+    /// When the last one of them failed (RFC 3339). Empty if none has.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub last_failed: String,
+    /// Why it failed; another agent may have opened the connection. Empty if none has failed.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub last_failure: String,
     /// `ready`, `draining`, `unresponsive` or `ejected`.

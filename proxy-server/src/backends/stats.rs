@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 use serve::logs::shown_error;
+use serve::statusz;
 use tokio::time::Instant;
 
 use super::load::Load;
@@ -25,8 +26,8 @@ struct Inner {
     waiting: AtomicUsize,
     /// Dials that the agent has answered with a connection, and others that were sent to it.
     dials: [AtomicU64; 2],
-    /// The error of the last one of the others.
-    last_failure: Mutex<String>,
+    /// When the last one of the others failed, and its error.
+    last_failure: Mutex<Option<(SystemTime, String)>>,
 }
 
 impl AgentStats {
@@ -83,12 +84,12 @@ impl AgentStats {
     pub fn dialed(&self, failure: Option<String>) {
         self.0.dials[usize::from(failure.is_some())].fetch_add(1, Ordering::Relaxed);
         if let Some(failure) = failure {
-            *self.0.last_failure.lock() = shown_error(&failure);
+            *self.0.last_failure.lock() = Some((statusz::now(), shown_error(&failure)));
         }
     }
 
-    /// The error of the last dial that failed; empty if none has.
-    pub(crate) fn last_failure(&self) -> String {
+    /// When the last dial failed, and its error; `None` if none has.
+    pub(crate) fn last_failure(&self) -> Option<(SystemTime, String)> {
         self.0.last_failure.lock().clone()
     }
 

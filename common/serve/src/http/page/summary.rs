@@ -97,14 +97,13 @@ fn recent_failures<'a>(view: &'a View<'_>) -> impl Iterator<Item = &'a Failure> 
 /// agents may have taken them over.
 fn failing(view: &View<'_>) -> Option<Fault> {
     let failed = |agent: &&Agent| agent.dials_failed >= FAILED && agent.dials_failed > agent.dials_ok;
-    let recently = |agent: &&Agent| recent_failures(view).any(|failure| failure.peer == agent.id);
+    let recently = |agent: &&Agent| view.age(&agent.last_failed).is_some_and(|age| age <= RECENT);
     let failing = view.status.agents.iter().filter(failed).filter(recently);
     let most = failing.max_by_key(|agent| agent.dials_failed)?;
     let query = Query { sort: "dials_failed".to_owned(), descending: true, ..Query::default() };
     let all = count(most.dials_failed + most.dials_ok, "dial");
-    let last =
-        if most.last_failure.is_empty() { String::new() } else { format!(". Last: {}", most.last_failure) };
-    let text = format!("{} of {all} failed at {}{last}", number(most.dials_failed), most.id);
+    let text =
+        format!("{} of {all} failed at {}. Last: {}", number(most.dials_failed), most.id, most.last_failure);
     Some(("warn", text, view.href(&query, "#agents")))
 }
 

@@ -29,6 +29,7 @@ fn server() -> Status {
     agents[1].reason = "its own failures stand out, returns in 20 s".to_owned();
     agents[1].dials_failed = 7;
     agents[1].last_failure = "too many open files".to_owned();
+    agents[1].last_failed = "2026-07-01T11:59:40.000Z".to_owned();
     let failure = Failure {
         time: "2026-07-01T11:59:48.000Z".to_owned(),
         target: "10.1.2.3:10250".to_owned(),
@@ -173,6 +174,15 @@ fn faults_are_named_with_links_to_their_rows() {
         page.contains("<span class=\"badge bad\">in 3 d")
             && page.contains("<span class=\"badge warn\">in 19 d")
     );
+}
+
+/// Clients see no failure if other agents take the dials over.
+#[test]
+fn a_failing_agent_is_named_although_no_dial_failed() {
+    let mut status = Status { failures: Vec::new(), ..server() };
+    holds(&shown(&status, ""), &["|7 of 7 dials failed at node-2. Last: too many open files|"]);
+    status.agents[1].last_failed = "2026-07-01T09:00:00.000Z".to_owned();
+    assert!(!shown(&status, "").contains("failed at node-2"), "long ago");
 }
 
 #[test]
