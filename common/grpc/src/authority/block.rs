@@ -111,7 +111,8 @@ fn patch_huffman(octets: &mut [u8]) -> Option<()> {
     if is_accepted(&value) {
         return Some(());
     }
-    let text = value.iter().map(|byte| alike(*byte)).collect::<Option<Vec<u8>>>()?;
+    let alike = value.iter().map(|byte| alike(*byte)).collect::<Option<Vec<u8>>>();
+    let text = alike.or_else(|| filler(value.len(), octets.len()))?;
     let encoded = huffman::encode(&text);
     if encoded.len() == octets.len() {
         octets.copy_from_slice(&encoded);
@@ -119,11 +120,14 @@ fn patch_huffman(octets: &mut [u8]) -> Option<()> {
     Some(())
 }
 
-/// The byte itself if it is plain, otherwise a plain byte whose code has the same length. `None` for characters that no path of
-/// a socket has, such as `<`.
+/// The byte itself if it is plain, otherwise a plain byte whose code has the same length.
 fn alike(byte: u8) -> Option<u8> {
-    Some(match huffman::bits(byte) {
-        _ if is_plain(byte) => byte,
+    if is_plain(byte) { Some(byte) } else { plain_of(huffman::bits(byte)) }
+}
+
+/// A plain byte with a code of this many bits.
+fn plain_of(bits: usize) -> Option<u8> {
+    Some(match bits {
         5 => b'a',
         6 => b'-',
         7 => b'B',
@@ -133,4 +137,28 @@ fn alike(byte: u8) -> Option<u8> {
         13 => b'~',
         _ => return None,
     })
+}
+
+/// A text of `count` plain bytes that encodes into `octets` octets.
+///
+/// It consists of letters of 5 to 8 bits, whose code lengths differ by at most one bit, and of as many `~` of 13 bits
+/// as needed.
+fn filler(count: usize, octets: usize) -> Option<Vec<u8>> {
+    let most = octets.checked_mul(8)?;
+    for bits in (most.saturating_sub(7)..=most).rev() {
+        let long = bits.saturating_sub(8 * count).div_ceil(5);
+        let (Some(short), Some(rest)) = (count.checked_sub(long), bits.checked_sub(13 * long)) else {
+            continue;
+        };
+        if !(5 * short..=8 * short).contains(&rest) {
+            continue;
+        }
+        let mut text = vec![b'~'; long];
+        for nth in 0..short {
+            let bits = rest / short + usize::from(nth < rest % short);
+            text.push(plain_of(bits)?);
+        }
+        return Some(text);
+    }
+    None
 }
