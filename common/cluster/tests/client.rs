@@ -192,11 +192,13 @@ async fn a_plug_in_is_run_when_needed_and_once() {
         folder.path(),
         &format!(
             "echo x >> {}; case \"$KUBERNETES_EXEC_INFO\" in *server*interactive*|*interactive*) ;; *) exit 3;; esac\n\
-             echo '{{\"apiVersion\":\"client.authentication.k8s.io/v1\",\"kind\":\"ExecCredential\",\"status\":{{\"token\":\"'$1$SUFFIX'\"}}}}'",
+             echo '{{\"apiVersion\":\"client.authentication.k8s.io/v1\",\"kind\":\"ExecCredential\",\"status\":{{\
+             \"expirationTimestamp\":\"2020-01-01T00:00:00Z\",\"token\":\"'$1$SUFFIX'\"}}}}'",
             count.display()
         ),
     );
     api.require_token("token");
+    // Calls that wait for the run take its result, although it has expired.
     let all: Vec<_> = (0..5)
         .map(|_| client.clone())
         .map(|c| tokio::spawn(async move { c.review_token("t", "x", LIMIT).await }))

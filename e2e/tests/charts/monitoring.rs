@@ -130,8 +130,10 @@ async fn every_metric_that_is_asked_for_exists() -> Result<()> {
 /// string literal in that program's list of metrics, or in the shared ones.
 fn registered(short: &str) -> Result<bool> {
     let (half, name) = short.split_once('_').context("a half and a name")?;
-    let own =
-        [format!("proxy-{half}/src/metrics/mod.rs"), "proxy-server/src/backends/outliers.rs".to_owned()];
+    let own = [
+        format!("proxy-{half}/src/metrics/mod.rs"),
+        "proxy-server/src/backends/manager/ejections.rs".to_owned(),
+    ];
     let own = own.iter().map(|path| Ok(root().join(path)));
     let shared = std::fs::read_dir(root().join("common/serve/src/metrics"))?;
     for path in shared.map(|entry| entry.map(|entry| entry.path())).chain(own) {

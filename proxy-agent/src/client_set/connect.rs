@@ -4,10 +4,12 @@
 //! Every attempt starts from the beginning: the name may lead to another replica, and the token or certificate may have been
 //! rotated. Every step has its own time limit. Never retries.
 
+use std::future::poll_fn;
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use grpc::capabilities::{self, Capabilities};
@@ -334,11 +336,19 @@ impl<R: Resolve> Connector for GrpcConnector<R> {
     }
 
     async fn resolve(&self) -> Vec<Resolved> {
-        let mut resolved = Vec::new();
-        for (index, entry) in self.servers.iter().enumerate() {
-            resolved.push(self.addresses(index, entry).await);
-        }
-        resolved
+        let entries = self.servers.iter().enumerate();
+        let mut lookups: Vec<_> =
+            entries.map(|(index, entry)| (Box::pin(self.addresses(index, entry)), None)).collect();
+        poll_fn(|cx| {
+            for (lookup, found) in lookups.iter_mut().filter(|(_, found)| found.is_none()) {
+                if let Poll::Ready(resolved) = lookup.as_mut().poll(cx) {
+                    *found = Some(resolved);
+                }
+            }
+            let all: Option<Vec<_>> = lookups.iter().map(|(_, found)| found.clone()).collect();
+            all.map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
     }
 
     async fn connect(

@@ -30,6 +30,11 @@ use tokio::time::{Instant, timeout};
 use super::address::Network;
 use super::error::{LookupCause, LookupError};
 
+/// The limits of a question's time-out. A dial has 5 s: an unanswered question for AAAA must end before, because the answer
+/// to the one for A waits for it.
+const LEAST_TIMEOUT: Duration = Duration::from_secs(1);
+const MOST_TIMEOUT: Duration = Duration::from_secs(4);
+
 /// Shortest interval between checks of the files' modification times (Go: 5 s for both).
 const RECHECK: Duration = Duration::from_secs(5);
 
@@ -207,7 +212,11 @@ impl Configured {
                     break;
                 }
                 Some(Ok(failed)) => outcome = failed,
-                Some(Err(error)) => std::panic::resume_unwind(error.into_panic()),
+                Some(Err(error)) => match error.try_into_panic() {
+                    Ok(panic) => std::panic::resume_unwind(panic),
+                    // The runtime ends.
+                    Err(_) => outcome = Err(LookupCause::Unanswered(None)),
+                },
                 None => break,
             }
         }
@@ -270,7 +279,7 @@ fn read_resolv_conf(path: &PathBuf) -> (ResolverConfig, ResolverOpts) {
         let servers = here.into_iter().map(NameServerConfig::udp_and_tcp).collect();
         (ResolverConfig::from_parts(None, Vec::new(), servers), ResolverOpts::default())
     });
-    options.timeout = options.timeout.max(Duration::from_secs(1));
+    options.timeout = options.timeout.clamp(LEAST_TIMEOUT, MOST_TIMEOUT);
     options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
     options.use_hosts_file = ResolveHosts::Never;
     options.cache_size = 0;

@@ -141,6 +141,7 @@ impl Frontend {
         };
         serve_frontend(self.config.protocol, listener, self.service, self.keepalive, stop).await;
     }
+
     /// Retries until binding succeeds.
     async fn insist(&self) -> FrontendListener {
         loop {

@@ -136,8 +136,10 @@ impl Exec {
                 Some((_, Ok((presented, expires)))) if expires.is_none_or(is_later) => {
                     return Ok(presented.clone());
                 }
-                // A run that failed while this call waited for its end.
-                Some((ended, Err(error))) if *ended >= asked => return Err(error.clone()),
+                // A run that ended while this call waited, whatever its result.
+                Some((ended, outcome)) if *ended >= asked => {
+                    return outcome.clone().map(|(presented, _)| presented);
+                }
                 _ => {}
             }
             let program = &shared.program;

@@ -10,7 +10,7 @@ use crate::limits::{Limits, Windows};
 /// When and how far a window widens.
 #[derive(Debug, Clone, Copy)]
 struct Pace {
-    /// How many half windows in a row the local end must read before.
+    /// How many half windows in a row the local end must read before its window widens.
     smooth: u8,
     factor: u32,
 }

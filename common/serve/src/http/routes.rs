@@ -69,11 +69,14 @@ impl Routes {
 
 /// An answer that is compressed if the client accepts gzip. Prometheus does.
 pub(super) fn compressible(headers: &HeaderMap, kind: &'static str, body: String) -> Response {
-    if !headers
-        .get_all(ACCEPT_ENCODING)
-        .iter()
-        .any(|value| value.as_bytes().windows(4).any(|name| name == b"gzip"))
-    {
+    let accepted = headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
+    let mut codings = accepted.flat_map(|value| value.split(',')).map(|coding| coding.replace(' ', ""));
+    // A weight of zero refuses it; other weights do not matter.
+    let is_gzip = |coding: String| {
+        let (name, weight) = coding.split_once(';').unwrap_or((&coding, ""));
+        name.eq_ignore_ascii_case("gzip") && weight.strip_prefix("q=").is_none_or(|q| q.parse() != Ok(0.0))
+    };
+    if !codings.any(is_gzip) {
         return reply(StatusCode::OK, kind, body);
     }
     let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());

@@ -16,7 +16,9 @@ pub(super) fn encode(registry: &Registry) -> String {
         // Only a collector can fail, and ours skip unreadable values.
         tracing::error!(%error, "metrics cannot be encoded");
     }
-    let mut families: Vec<&str> = text.split("# HELP ").skip(1).collect();
+    // Labels may contain this text, but no line ends: those are escaped.
+    let families = text.strip_prefix("# HELP ").unwrap_or(&text);
+    let mut families: Vec<&str> = families.split("\n# HELP ").collect();
     families.sort_unstable();
     let mut out = String::with_capacity(text.len());
     for family in families {
@@ -97,6 +99,18 @@ mod tests {
 
     /// Written by Go's client_golang 1.23 for the same names and values. The order of a histogram's lines is its own.
     const GOLDEN: &str = include_str!("../../testdata/golden.prom");
+
+    /// A peer may choose a label's value.
+    #[test]
+    fn labels_may_contain_the_marks_of_a_family() {
+        let mut registry = Registry::default();
+        let outliers = Family::<Vec<(String, String)>, Gauge>::default();
+        registry.register("outlier", "Outliers", outliers.clone());
+        outliers.get_or_create(&vec![("id".to_owned(), "x# HELP y z\n# HELP a b".to_owned())]).set(1);
+        let expected =
+            "# HELP outlier Outliers\n# TYPE outlier gauge\noutlier{id=\"x# HELP y z\\n# HELP a b\"} 1\n";
+        assert_eq!(encode(&registry), expected);
+    }
 
     #[test]
     fn golden() {

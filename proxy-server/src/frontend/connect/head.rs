@@ -4,7 +4,8 @@
 //! payload and are not read. The parser is strict where two parsers could disagree (request smuggling): it refuses bare LF,
 //! folded lines, white space before a colon, body framing and control characters.
 //!
-//! Checks the Host field (RFC 9112, 3.2), but never uses it: the target is the authority in the request line (kube-apiserver sends `Host: 127.0.0.1`).
+//! Checks the Host field (RFC 9112, 3.2), but never uses it: the target is the authority in the request line (kube-apiserver sends
+//! `Host: 127.0.0.1`).
 
 use std::net::Ipv6Addr;
 
