@@ -9,16 +9,16 @@ use crate::limits::{Limits, Windows};
 
 /// When and how far a window widens.
 #[derive(Debug, Clone, Copy)]
-struct Pace {
+struct Widening {
     /// How many half windows in a row the local end must read before its window widens.
     smooth: u8,
     factor: u32,
 }
 
-const LOW_RTT: Pace = Pace { smooth: 16, factor: 2 };
+const LOW_RTT: Widening = Widening { smooth: 16, factor: 2 };
 
 /// A small window limits the throughput, and each step takes an RTT.
-const HIGH_BDP: Pace = Pace { smooth: 1, factor: 4 };
+const HIGH_BDP: Widening = Widening { smooth: 1, factor: 4 };
 
 /// After the peer's FIN a GRANT gives no credit. It shows that the local end is slow, not idle, so that the peer keeps
 /// waiting for the answer. It is sent each time the local end has read this many bytes, and when it has read them all.
@@ -154,7 +154,7 @@ impl Inflow {
 
     /// Counts bytes that the local end has read. At a high RTT data comes in bursts: a local end that has read one burst
     /// before the next keeps up.
-    fn take(&mut self, len: usize, widest: u32, pace: Pace) {
+    fn take(&mut self, len: usize, widest: u32, widening: Widening) {
         let before = self.taken;
         self.taken = self.received.min(self.taken.saturating_add(len as u64));
         let len = u32::try_from(self.taken - before).unwrap_or(u32::MAX);
@@ -165,7 +165,7 @@ impl Inflow {
         self.unrested = self.unrested.saturating_add(len).min(self.window);
         if waiting == 0 {
             self.unrested = 0;
-            self.rest(half, widest, pace);
+            self.rest(half, widest, widening);
         } else if waiting >= u64::from(half) && self.unrested > half {
             // The local end cannot keep up. Its grant stands, but later grants are smaller.
             (self.smooth, self.beside, self.unrested) = (0, 0, 0);
@@ -174,16 +174,16 @@ impl Inflow {
     }
 
     /// The queue is empty: counts the half windows that were read.
-    fn rest(&mut self, half: u32, widest: u32, pace: Pace) {
+    fn rest(&mut self, half: u32, widest: u32, widening: Widening) {
         let halves = u8::try_from(self.beside / half).unwrap_or(u8::MAX);
         if halves == 0 {
             return;
         }
         self.beside = 0;
-        self.smooth = self.smooth.saturating_add(halves).min(pace.smooth);
-        if self.smooth >= pace.smooth && self.window < widest {
+        self.smooth = self.smooth.saturating_add(halves).min(widening.smooth);
+        if self.smooth >= widening.smooth && self.window < widest {
             self.smooth = 0;
-            self.window = widest.min(self.window.saturating_mul(pace.factor));
+            self.window = widest.min(self.window.saturating_mul(widening.factor));
         }
     }
 
@@ -229,13 +229,13 @@ impl Credit {
     /// The local end has read this many bytes. `finished`: the peer sends no more. Returns true if a GRANT became due.
     pub(super) fn take(&mut self, bytes: usize, growth: &Growth, finished: bool) -> bool {
         let inflow = &mut self.inflow;
-        let pace = if growth.widest > growth.base { HIGH_BDP } else { LOW_RTT };
+        let widening = if growth.widest > growth.base { HIGH_BDP } else { LOW_RTT };
         // Half of the budget is left for connections that come later.
         let share = u32::try_from(inflow.beyond(growth.base) + growth.budget / 2).unwrap_or(u32::MAX);
         let cap = growth.base.saturating_add(share);
         // After the peer's FIN a wider window is useless.
         let grows = growth.spacious && !finished;
-        inflow.take(bytes, if grows { growth.widest.min(cap) } else { inflow.window }, pace);
+        inflow.take(bytes, if grows { growth.widest.min(cap) } else { inflow.window }, widening);
         inflow.due(finished) && !std::mem::replace(&mut inflow.listed, true)
     }
 
