@@ -20,6 +20,10 @@ const LOW_RTT: Widening = Widening { smooth: 16, factor: 2 };
 /// A small window limits the throughput, and each step takes an RTT.
 const HIGH_BDP: Widening = Widening { smooth: 1, factor: 4 };
 
+/// A long RTT: the limit is this many times that at a low RTT, at an RTT above 4 ms. (A busy machine may measure 1 to 4 ms to
+/// itself.)
+const LONG_RTT: u32 = 8;
+
 /// After the peer's FIN a GRANT gives no credit. It shows that the local end is slow, not idle, so that the peer keeps
 /// waiting for the answer. It is sent each time the local end has read this many bytes, and when it has read them all.
 const KEEPALIVE_STEP: u32 = 64 << 10;
@@ -58,10 +62,10 @@ impl Growth {
         }
     }
 
-    /// The window of a new connection, in bytes. At a high RTT growth costs round trips, so it begins with the limit at a low
-    /// RTT or, beside many others, with its share of the budget.
+    /// The window of a new connection, in bytes. At a long RTT growth takes long, so it begins with the limit at a low RTT or,
+    /// beside many others, with its share of the budget.
     fn first(&self, negotiated: u32) -> u32 {
-        if self.widest <= self.base || !self.spacious {
+        if self.widest / LONG_RTT < self.base || !self.spacious {
             return negotiated;
         }
         let share = self.budget / self.connections.max(1);
