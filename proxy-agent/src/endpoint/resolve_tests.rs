@@ -204,13 +204,18 @@ async fn underscores_are_sent_to_the_server() {
 
 #[tokio::test]
 async fn a_truncated_answer_is_asked_for_by_tcp() {
-    let server = serve_by(|query, from| {
+    let truncated = |query: Vec<u8>, from| {
         let mut answer = answer(&query, &[]);
         (answer[2], answer[3]) = (answer[2] | 2, 0x80);
         vec![(answer, from)]
-    });
-    let server = server.await;
-    let listener = TcpListener::bind(server).await.unwrap();
+    };
+    // The port may be taken for TCP.
+    let (server, listener) = loop {
+        let server = serve_by(truncated).await;
+        if let Ok(listener) = TcpListener::bind(server).await {
+            break (server, listener);
+        }
+    };
     tokio::spawn(async move {
         loop {
             let (mut stream, _) = listener.accept().await.unwrap();
