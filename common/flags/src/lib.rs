@@ -1,8 +1,8 @@
 //! Command lines of the Go programs' operators.
 //!
-//! This crate has pflag's syntax on top of clap ([`FlagSet`]), the value formats of Go's standard library ([`go`], [`GoDuration`]), the flags of both
-//! binaries ([`log`], [`FlowOptions`], [`ProfilingFlags`]), their common errors ([`FlagError`]), and the ends of a process
-//! by its command line ([`Exit`]).
+//! This crate has pflag's syntax on top of clap ([`FlagSet`]), the value formats of Go's standard library ([`go`],
+//! [`GoDuration`]), the flags of both binaries ([`log`], [`FlowOptions`], [`ProfilingFlags`]), their common errors
+//! ([`FlagError`]), and the ends of a process by its command line ([`Exit`]).
 //!
 //! It knows no flag of one binary only, reads no environment, opens no file (it only checks for existence), and neither
 //! prints nor exits by itself.

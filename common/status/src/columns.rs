@@ -60,7 +60,7 @@ impl<R> Column<R> {
 }
 
 impl Cell<'_> {
-    /// What a list is sorted by: a number, or else a text in the order of bytes. Absent amounts are below all others.
+    /// The key that orders a list: a number, or else a text in the order of bytes. Absent amounts are below all others.
     pub(crate) fn key(&self) -> (f64, &str) {
         match *self {
             Number(count) | Failures(count) | Bytes(count) => (count as f64, ""),

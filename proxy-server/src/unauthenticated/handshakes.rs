@@ -264,12 +264,8 @@ mod tests {
         let own = getpriority_process(Some(gettid())).unwrap();
         let runtime = handshake_runtime().unwrap();
         let theirs = runtime.handle().spawn(async { getpriority_process(Some(gettid())).unwrap() });
-        let theirs = futures_block_on(theirs);
+        let theirs = Builder::new_current_thread().build().unwrap().block_on(theirs).unwrap();
         assert_eq!(theirs, (own + NICER).min(NICEST));
         assert_eq!(getpriority_process(Some(gettid())).unwrap(), own, "the caller's is as it was");
-    }
-
-    fn futures_block_on<T>(task: tokio::task::JoinHandle<T>) -> T {
-        Builder::new_current_thread().build().unwrap().block_on(task).unwrap()
     }
 }

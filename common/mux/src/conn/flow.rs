@@ -179,12 +179,12 @@ impl Inflow {
 
     /// The queue is empty: counts the half windows that were read.
     fn rest(&mut self, half: u32, widest: u32, widening: Widening) {
-        let halves = u8::try_from(self.beside / half).unwrap_or(u8::MAX);
-        if halves == 0 {
+        let half_windows = u8::try_from(self.beside / half).unwrap_or(u8::MAX);
+        if half_windows == 0 {
             return;
         }
         self.beside = 0;
-        self.smooth = self.smooth.saturating_add(halves).min(widening.smooth);
+        self.smooth = self.smooth.saturating_add(half_windows).min(widening.smooth);
         if self.smooth >= widening.smooth && self.window < widest {
             self.smooth = 0;
             self.window = widest.min(self.window.saturating_mul(widening.factor));
@@ -211,6 +211,11 @@ impl Inflow {
             || (finished && self.taken == self.received && goal > self.granted)
     }
 
+    /// Lists the connection if a GRANT is due. Returns true if it was not listed before.
+    fn list_if_due(&mut self, finished: bool) -> bool {
+        self.due(finished) && !std::mem::replace(&mut self.listed, true)
+    }
+
     fn goal(&self) -> u64 {
         self.taken + u64::from(self.window)
     }
@@ -227,7 +232,7 @@ impl Credit {
     pub(super) fn open(&mut self, growth: &Growth) -> bool {
         let inflow = &mut self.inflow;
         inflow.window = growth.first(inflow.window);
-        inflow.due(false) && !std::mem::replace(&mut inflow.listed, true)
+        inflow.list_if_due(false)
     }
 
     /// The local end has read this many bytes. `finished`: the peer sends no more. Returns true if a GRANT became due.
@@ -240,7 +245,7 @@ impl Credit {
         // After the peer's FIN a wider window is useless.
         let grows = growth.spacious && !finished;
         inflow.take(bytes, if grows { growth.widest.min(cap) } else { inflow.window }, widening);
-        inflow.due(finished) && !std::mem::replace(&mut inflow.listed, true)
+        inflow.list_if_due(finished)
     }
 
     /// The offset of the GRANT that became due.

@@ -77,9 +77,9 @@ impl Collector for Tasks {
     }
 }
 
-/// Registers `panics_total` (ours), and counts every panic of the process from now on; each ends its task. No release should have
-/// one; docs/supply-chain.md tells what each task is needed for. The message goes to standard error, as
-/// before. Called once, because a process has one hook.
+/// Registers `panics_total` (ours), and counts every panic of the process from now on; each ends its task. No release should
+/// have one; docs/supply-chain.md tells what each task is needed for. The message goes to standard error, as before. Called
+/// once, because a process has one hook.
 pub fn count_panics(registry: &mut Registry, prefix: &str) {
     let (counter, message) = (Counter::<u64>::default(), take_hook());
     let help = "Panics, each of which ended one task of the process";
