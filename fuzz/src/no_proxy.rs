@@ -16,7 +16,7 @@ pub fn no_proxy(data: &[u8]) {
     entries_count_alone(list, host, port);
     addresses_count_by_value(list, host, port);
     for proxy in [Proxy::parse(proxy), Proxy::parse_for_http(proxy)].into_iter().flatten() {
-        assert!(proxy.port() > 0 && !proxy.host().contains(['[', ']', '/', '@']), "{proxy:?}");
+        assert!(proxy.port > 0 && !proxy.host.contains(['[', ']', '/', '@']), "{proxy:?}");
     }
     let lookup = |name: &str| match name {
         "HTTPS_PROXY" => Some(proxy.to_owned()),

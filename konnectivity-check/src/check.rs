@@ -34,12 +34,10 @@ pub(crate) fn main(line: impl Iterator<Item = OsString>) -> ExitCode {
         Ok(options) => options,
         Err(exit) => return exit.leave(),
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let looked =
-        runtime.context("cannot start the runtime").and_then(|runtime| runtime.block_on(run(&options)));
-    let (report, code) = match looked {
-        Ok(report) => (report, ExitCode::SUCCESS),
-        Err(error) => (format!("{error:#}\n"), ExitCode::FAILURE),
+    let (report, code) = match commands::block_on(run(&options)) {
+        Ok(Ok(report)) => (report, ExitCode::SUCCESS),
+        Ok(Err(error)) => (format!("{error:#}\n"), ExitCode::FAILURE),
+        Err(exit) => return exit.leave(),
     };
     // The exit status does not depend on whether standard output is still open.
     let _ = std::io::stdout().write_all(report.as_bytes());
@@ -68,7 +66,7 @@ fn client(options: &Options) -> Result<Client> {
     let config = Config {
         server,
         tls: TlsFiles { ca: Some(Pem::File(options.ca_file.clone())), ..TlsFiles::default() },
-        credentials: Credentials::token_file(options.token_file.clone()),
+        credentials: Credentials::TokenFile(options.token_file.clone()),
         proxy: None,
         warnings: Vec::new(),
     };

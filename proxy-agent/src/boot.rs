@@ -14,9 +14,9 @@ use grpc::capabilities::Capabilities;
 use net::env_proxy::EnvProxy;
 use net::tls::{CaSource, ClientTls, ClientTlsOptions, TlsError};
 use serve::certificates::{CertificateSide, keep_fresh, keep_kubeconfig_shown};
-use serve::http::{OpsRuntime, ServerHandle, StatusPort, admin, health, with_verbosity};
-use serve::logs::{Records, VerbosityLevel};
+use serve::http::{OpsRuntime, ServerHandle, admin, health};
 use serve::metrics::{Exposition, Registry};
+use serve::process::Process;
 use serve::signals::Signals;
 use serve::statusz::Facts;
 use serve::traces::Tracer;
@@ -60,17 +60,12 @@ impl Agent {
     ///
     /// # Errors
     /// Misconfiguration, such as unreadable certificates.
-    pub fn build(
-        config: Config,
-        mut registry: Registry,
-        records: Records,
-        verbosity: VerbosityLevel,
-        ops: &OpsRuntime,
-    ) -> Result<Self> {
-        let (version, flags) = (env!("CARGO_PKG_VERSION"), &config.changed_flags);
-        let facts = Facts::new("proxy-agent", version, &config.servers.agent_id, flags, verbosity);
+    pub fn build(config: Config, process: &mut Process) -> Result<Self> {
+        let (mut registry, ops) = (std::mem::take(&mut process.registry), &process.ops);
+        let (id, flags, verbosity) = (&config.servers.agent_id, &config.changed_flags, process.logs.level());
+        let facts = Facts::new("proxy-agent", env!("CARGO_PKG_VERSION"), id, flags, verbosity);
         let metrics = Metrics::new(&mut registry);
-        let service = ("konnectivity-agent", config.servers.agent_id.clone());
+        let service = ("konnectivity-agent", id.clone());
         let tracer = Tracer::start(&config.records, service, &mut registry, PREFIX, ops.handle());
         let resolver = Arc::new(SystemResolver::new(metrics.lookups.clone()));
         let policy = DestinationPolicy {
@@ -81,10 +76,11 @@ impl Agent {
         let bounds = Bounds::new(config.flow.connection_memory_limit, config.flow.memory_limit);
         metrics.queued_bytes_limit.set(bounds.memory.limit() as i64);
         let dialer = Dialer::new(Arc::clone(&resolver), policy);
-        let links = Links::new(&config.servers.agent_id, dialer, bounds, metrics.clone(), (records, tracer));
+        let observed = (process.records.clone(), tracer);
+        let links = Links::new(id, dialer, bounds, metrics.clone(), observed);
         let metadata = AgentMetadata::new(
-            &config.servers.agent_id,
-            config.servers.agent_identifiers.text(),
+            id,
+            &config.servers.agent_identifiers,
             config.servers.service_account_token_path.clone(),
             Capabilities::supported(config.flow.connection_flow_control)
                 .with_lanes((config.servers.lanes > 1).then(rand::random)),
@@ -93,7 +89,7 @@ impl Agent {
         let tls = tls(&config, &metrics)?;
         let every = config.servers.certificate_reload_interval;
         let of_servers = keep_fresh(ops.handle(), &facts, tls.clone(), SERVERS, every, &metrics.certificates);
-        let (in_flight, open) = (links.in_flight(), links.open());
+        let (in_flight, open) = (links.in_flight.clone(), links.open.clone());
         let connector = GrpcConnector {
             servers: config.proxy_servers.clone(),
             // The destination policy limits servers' requests, not the servers' own address.
@@ -108,11 +104,7 @@ impl Agent {
             .as_ref()
             .map_or_else(|| watch::channel(None).1, |client| count_leases(&config, client, &metrics, ops));
         let expiry = client.as_ref().and_then(Client::certificate_expiry);
-        if let Some(expires) = expiry.clone() {
-            facts.kubeconfig_certificate(expires);
-        }
-        let of_kubeconfig = expiry
-            .and_then(|expires| keep_kubeconfig_shown(ops.handle(), expires, every, &metrics.certificates));
+        let of_kubeconfig = keep_kubeconfig_shown(ops.handle(), &facts, expiry, every, &metrics.certificates);
         let settings = SyncSettings {
             interval: config.sync_interval,
             cap: config.sync_interval_cap,
@@ -122,7 +114,7 @@ impl Agent {
         };
         let leased = client.is_some().then(|| counted.clone());
         let status = StatusSources { facts, metrics: metrics.clone(), open, leased };
-        let history = AbortOnDropHandle::new(ops.handle().spawn(metrics.journal.clone().keep_history()));
+        let history = ops.spawn(metrics.journal.clone().keep_history());
         let set = ClientSet::new(connector, links, settings, counted, metrics);
         let draining = Arc::<AtomicBool>::default();
         let ports = serve_ports(&config, registry, status, (set.servers(), &draining), ops);
@@ -204,9 +196,6 @@ fn lease_client(config: &Config) -> Result<Option<Client>> {
         return Ok(None);
     }
     let api = cluster::Config::load(config.kube.kubeconfig.as_deref()).context("--kubeconfig")?;
-    for warning in &api.warnings {
-        tracing::warn!("{warning}");
-    }
     tracing::info!(
         api = %api,
         namespace = config.kube.lease_namespace,
@@ -270,19 +259,11 @@ fn serve_ports(
         ]
     };
     let health = health::agent(readiness.clone(), exposition);
-    let source = StatusPort::new(
-        status.source(readiness),
-        &config.ports.admin_bind_address,
-        config.profiling.status_on_any_address,
-    );
-    let admin = admin::with_status(
-        admin::agent(config.ports.health_server_port, config.profiling.enable_profiling),
-        source,
-    );
-    let admin = with_verbosity(admin, facts.verbosity());
-    let serve = |name, address, routes| facts.serve(ops.handle(), name, address, routes);
-    vec![
-        serve("health", (&config.ports.health_server_host, config.ports.health_server_port), health),
-        serve("admin", (&config.ports.admin_bind_address, config.ports.admin_server_port), admin),
-    ]
+    let admin = admin::agent(config.ports.health_server_port, config.profiling.enable_profiling);
+    let ports = [
+        (&config.ports.health_server_host, config.ports.health_server_port, health),
+        (&config.ports.admin_bind_address, config.ports.admin_server_port, admin),
+    ];
+    let status = (status.source(readiness), config.profiling.status_on_any_address);
+    facts.serve_ports(ops.handle(), ports, status)
 }

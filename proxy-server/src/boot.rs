@@ -29,9 +29,10 @@ use net::listen::bind_links;
 use net::tls::{ALPN_H2, ALPN_HTTP1, ServerTls, ServerTlsOptions};
 use serve::certificates::{CertificateSide, keep_fresh, keep_kubeconfig_shown};
 use serve::http::health::Condition;
-use serve::http::{OpsRuntime, ServerHandle, StatusPort, admin, health, with_verbosity};
-use serve::logs::{LogLimit, Records, VerbosityLevel};
+use serve::http::{OpsRuntime, ServerHandle, admin, health};
+use serve::logs::LogLimit;
 use serve::metrics::{Exposition, Registry};
+use serve::process::Process;
 use serve::signals::Signals;
 use serve::statusz::Facts;
 use serve::traces::Tracer;
@@ -99,18 +100,12 @@ impl Server {
     ///
     /// # Errors
     /// Misconfiguration, or a socket that cannot be bound.
-    pub fn build(
-        config: Config,
-        mut registry: Registry,
-        records: Records,
-        verbosity: VerbosityLevel,
-        ops: &OpsRuntime,
-        handshakes: &Handle,
-    ) -> Result<Self> {
-        let (version, flags) = (env!("CARGO_PKG_VERSION"), &config.changed_flags);
-        let facts = Facts::new("proxy-server", version, &config.replica.server_id, flags, verbosity);
+    pub fn build(config: Config, process: &mut Process, handshakes: &Handle) -> Result<Self> {
+        let (mut registry, ops) = (std::mem::take(&mut process.registry), &process.ops);
+        let (id, flags, verbosity) = (&config.replica.server_id, &config.changed_flags, process.logs.level());
+        let facts = Facts::new("proxy-server", env!("CARGO_PKG_VERSION"), id, flags, verbosity);
         let metrics = Metrics::new(&mut registry);
-        let service = ("konnectivity-server", config.replica.server_id.clone());
+        let service = ("konnectivity-server", id.clone());
         let tracer = Tracer::start(&config.records, service, &mut registry, PREFIX, ops.handle());
         let backends = BackendManager::with_selection(
             &config.replica.proxy_strategies,
@@ -118,8 +113,7 @@ impl Server {
             config.replica.prefer_zone.as_ref(),
             metrics.routes.clone(),
         );
-        let sweeps = ops.handle().spawn(keep_sweeping(backends.clone(), metrics.outliers.clone()));
-        let sweeps = AbortOnDropHandle::new(sweeps);
+        let sweeps = ops.spawn(keep_sweeping(backends.clone(), metrics.outliers.clone()));
         let bounds = Bounds::new(config.flow.connection_memory_limit, config.flow.memory_limit);
         metrics.queued_bytes_limit.set(bounds.memory.limit() as i64);
         let dialer = Dialer::new(
@@ -141,7 +135,7 @@ impl Server {
         let server_count = ServerCount::new(u32::try_from(config.replica.server_count).unwrap_or(u32::MAX));
         let count_watch = config.replica.server_count_file.clone().map(|path| {
             server_count.load(&path);
-            AbortOnDropHandle::new(ops.handle().spawn(server_count.clone().watch(path)))
+            ops.spawn(server_count.clone().watch(path))
         });
         let service = AgentService::new(
             backends.clone(),
@@ -161,7 +155,7 @@ impl Server {
             dialer,
             metrics: metrics.clone(),
             lifetimes: lifetimes.connections.clone(),
-            records,
+            records: process.records.clone(),
             name: None,
             draining: lifetimes.draining.clone(),
             streams: Arc::new(Semaphore::new(connections_within(descriptor_limit()))),
@@ -177,15 +171,10 @@ impl Server {
         };
         let of_frontends = watch(frontends.iter().filter_map(Frontend::tls).collect(), FRONTEND);
         let expiry = kubernetes.as_ref().and_then(cluster::Client::certificate_expiry);
-        if let Some(expires) = expiry.clone() {
-            facts.kubeconfig_certificate(expires);
-        }
-        let of_kubeconfig = expiry
-            .and_then(|expires| keep_kubeconfig_shown(ops.handle(), expires, every, &metrics.certificates));
+        let of_kubeconfig = keep_kubeconfig_shown(ops.handle(), &facts, expiry, every, &metrics.certificates);
         let of_agents = watch(vec![tls], AGENTS);
         let watches = of_agents.into_iter().chain(of_frontends).chain(of_kubeconfig).chain(count_watch);
-        let history = AbortOnDropHandle::new(ops.handle().spawn(metrics.journal.clone().keep_history()));
-        let background = watches.chain([history]).collect();
+        let background = watches.chain([ops.spawn(metrics.journal.clone().keep_history())]).collect();
         let frontends = frontends.into_iter().map(Frontend::bind_once).collect::<Result<_>>()?;
         let has_api = kubernetes.is_some();
         let lease = config.kube.enable_lease_controller.then(|| kubernetes::lease_settings(&config));
@@ -370,19 +359,14 @@ fn serve_ports(
         conditions
     };
     let health = health::server(readiness.clone(), exposition.clone());
-    let source = StatusPort::new(
-        status.source(readiness),
-        &config.ports.admin_bind_address,
-        config.profiling.status_on_any_address,
-    );
-    let admin = admin::with_status(admin::server(exposition, config.profiling.enable_profiling), source);
-    let dials = config.ports.allow_probe_dials.then_some(frontend);
-    let admin = with_probe(with_verbosity(admin, facts.verbosity()), probed, dials);
-    let serve = |name, address, routes| facts.serve(ops.handle(), name, address, routes);
-    vec![
-        serve("health", (&config.ports.health_bind_address, config.ports.health_port), health),
-        serve("admin", (&config.ports.admin_bind_address, config.ports.admin_port), admin),
-    ]
+    let admin = admin::server(exposition, config.profiling.enable_profiling);
+    let admin = with_probe(admin, probed, config.ports.allow_probe_dials.then_some(frontend));
+    let ports = [
+        (&config.ports.health_bind_address, config.ports.health_port, health),
+        (&config.ports.admin_bind_address, config.ports.admin_port, admin),
+    ];
+    let status = (status.source(readiness), config.profiling.status_on_any_address);
+    facts.serve_ports(ops.handle(), ports, status)
 }
 
 #[cfg(test)]

@@ -175,9 +175,9 @@ mod tests {
         assert_eq!(note(), "no agent has zone=near of --prefer-zone");
         let near = register("b", "zone=near");
         assert_eq!(note(), "");
-        backends.set_unresponsive(far.id(), true);
+        backends.set_unresponsive(far.id, true);
         assert_eq!(note(), "");
-        backends.set_draining(near.id());
+        backends.set_draining(near.id);
         assert_eq!(note(), "none of 2 agents is ready: all drain, are ejected or do not answer");
     }
 

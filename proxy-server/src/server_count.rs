@@ -11,13 +11,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 /// Interval of the checks of the file.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-
-/// The time between two reads of a file that has changed: its writer may be in the middle.
-const DEBOUNCE: Duration = Duration::from_millis(200);
 
 /// The largest number that a file may hold. Agents would search for more servers than there are at every interval.
 const MOST: u32 = 1_000;
@@ -57,20 +55,19 @@ impl ServerCount {
         self.take(path, read(path));
     }
 
-    /// Takes the file's number whenever it changes. Never returns. A read of so small a file costs no more than a look at its
+    /// Takes the file's number whenever two looks agree on it. Never returns. A read of so small a file costs no more than a look at its
     /// metadata.
     pub async fn watch(self, path: PathBuf) {
-        let mut taken = None;
+        let (path, mut last) = (Arc::<Path>::from(path), None);
         loop {
-            let first = in_background(&path).await;
-            if taken.as_ref() != Some(&first) {
-                sleep(DEBOUNCE).await;
-                // If they differ, the next look reads again.
-                if in_background(&path).await == first {
-                    self.take(&path, first.clone());
-                    taken = Some(first);
-                }
+            let file = Arc::clone(&path);
+            let read =
+                spawn_blocking(move || read(&file)).await.unwrap_or_else(|error| Err(error.to_string()));
+            // A file that is being written may have half a number.
+            if last.as_ref() == Some(&read) {
+                self.take(&path, read.clone());
             }
+            last = Some(read);
             sleep(LOOK_EVERY).await;
         }
     }
@@ -106,16 +103,6 @@ fn read(path: &Path) -> Result<u32, String> {
         _ if number.is_empty() => Err("it is empty".to_owned()),
         Ok(count) if (1..=MOST).contains(&count) && !number.starts_with('+') => Ok(count),
         _ => Err(format!("it holds {number:?}, which is no number from 1 to {MOST}")),
-    }
-}
-
-/// The same without blocking the caller's thread.
-async fn in_background(path: &Path) -> Result<u32, String> {
-    let owned = path.to_owned();
-    match tokio::task::spawn_blocking(move || read(&owned)).await {
-        Ok(done) => done,
-        // The read neither panics nor is aborted, except at the end of the runtime.
-        Err(_) => std::future::pending().await,
     }
 }
 

@@ -79,20 +79,12 @@ impl Lease {
     }
 }
 
-/// `metadata` of a list.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct ListMetadata {
-    /// The version from which to watch.
-    pub resource_version: String,
-}
-
 /// A list of leases.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct LeaseList {
     /// The list's own version.
-    pub metadata: ListMetadata,
+    pub metadata: Metadata,
     /// The leases.
     #[serde(deserialize_with = "or_default")]
     pub items: Vec<Lease>,

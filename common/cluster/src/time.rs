@@ -44,12 +44,6 @@ impl Clock {
     }
 }
 
-impl fmt::Debug for Clock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Clock")
-    }
-}
-
 impl Moment {
     /// From whole microseconds since 1970.
     pub const fn from_micros(micros: i64) -> Self {

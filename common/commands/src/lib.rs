@@ -69,16 +69,29 @@ pub fn main(program: Program, line: impl Iterator<Item = OsString>) -> Option<Ex
 }
 
 fn run(program: Program, command: &str, line: Vec<OsString>) -> Result<Exit, Exit> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| not_asked(&format!("cannot start the runtime: {error}")))?;
-    runtime.block_on(async {
+    block_on(async {
         match command {
             "probe" => probe::command::run(line).await,
             "top" => top::run(program, line).await,
             "verbosity" => verbosity::run(program, line).await,
             _ => status::run(program, line).await,
         }
-    })
+    })?
+}
+
+/// Does the work of a command on this thread.
+///
+/// # Errors
+/// The runtime cannot be started.
+pub fn block_on<T>(work: impl Future<Output = T>) -> Result<T, Exit> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| not_asked(&format!("cannot start the runtime: {error}")))?;
+    Ok(runtime.block_on(work))
+}
+
+/// The end of a command whose command line is wrong; that of `--help` stays.
+pub fn wrong(exit: Exit) -> Exit {
+    if exit.code == 0 { exit } else { Exit { code: NOT_ASKED, ..exit } }
 }
 
 fn mistyped(program: Program, word: &str) -> Option<Exit> {
@@ -102,7 +115,6 @@ fn read<G: Group>(
     (words, most): (&'static str, usize),
     line: Vec<OsString>,
 ) -> Result<(G, AdminFlags, Vec<String>), Exit> {
-    let wrong = |exit: Exit| if exit.code == 0 { exit } else { Exit { code: NOT_ASKED, ..exit } };
     let name = format!("{} {command}", program.name());
     let set = FlagSet::new(name, env!("CARGO_PKG_VERSION"), about).usage(words).group::<G>();
     let given: Given = set.group::<AdminFlags>().read(line.into_iter().skip(1)).map_err(wrong)?;

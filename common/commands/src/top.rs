@@ -1,8 +1,8 @@
 //! `top`: agents (or servers) and connections by bytes per second, refreshed.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
-use std::hash::Hash;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
@@ -75,48 +75,37 @@ async fn sample(admin: &Admin) -> Result<Sample, Exit> {
         for sort in ["-bytes_to_endpoint", "-since"] {
             status.connections.extend(admin.status(&query(sort)).await?.connections);
         }
-        let key =
-            |connection: &Connection| (connection.peer.clone(), connection.id, connection.since.clone());
-        status.connections.sort_by_key(key);
-        status.connections.dedup_by_key(|connection| key(connection));
+        status.connections.sort_by(|one, two| key(one).cmp(&key(two)));
+        status.connections.dedup_by(|one, two| key(one) == key(two));
     }
     Ok(Sample { status, at: Instant::now() })
+}
+
+/// Identifies a connection in several samples.
+fn key(connection: &Connection) -> (&str, i64, &str) {
+    (&connection.peer, connection.id, &connection.since)
 }
 
 fn view(before: &Sample, after: &Sample, rows: usize) -> String {
     let seconds = (after.at - before.at).as_secs_f64();
     let peer = if after.status.is_agent() { "SERVER" } else { "AGENT" };
-    let key = |connection: &Connection| (connection.peer.clone(), connection.id, connection.since.clone());
-    let of_connection =
-        |connection: &Connection| (connection.bytes_to_endpoint, connection.bytes_from_endpoint);
-    let old: HashMap<_, _> = before
-        .status
-        .connections
-        .iter()
-        .map(|connection| (key(connection), of_connection(connection)))
-        .collect();
-    let rated: Vec<(&Connection, Rate)> = after
-        .status
-        .connections
-        .iter()
-        .map(|connection| {
-            let (to, from) = of_connection(connection);
-            let (to_before, from_before) = old.get(&key(connection)).copied().unwrap_or_default();
-            (connection, Rate { to: to.saturating_sub(to_before), from: from.saturating_sub(from_before) })
-        })
-        .collect();
+    let old: HashMap<_, _> = before.status.connections.iter().map(|one| (key(one), one)).collect();
+    let rate = |connection| {
+        let old = old.get(&key(connection));
+        let moved = |of: fn(&Connection) -> u64| of(connection).saturating_sub(old.map_or(0, |old| of(old)));
+        Rate { to: moved(|one| one.bytes_to_endpoint), from: moved(|one| one.bytes_from_endpoint) }
+    };
+    let mut rated: Vec<_> = after.status.connections.iter().map(|one| (one, rate(one))).collect();
     let per_second = |bytes_moved: u64| bytes((bytes_moved as f64 / seconds) as u64) + "/s";
 
     let mut peers = Table::new(&[peer, "CONNECTIONS", "TO ENDPOINTS", "FROM ENDPOINTS"]);
-    let by_peer = summed(rated.iter().map(|(connection, rate)| (connection.peer.as_str(), *rate)));
-    for (id, count, rate) in by_peer.iter().take(rows) {
-        peers.row([id, count, &per_second(rate.to), &per_second(rate.from)]);
+    for (id, (count, rate)) in by_peer(&rated).into_iter().take(rows) {
+        peers.row([&id, &count, &per_second(rate.to), &per_second(rate.from)]);
     }
     let mut connections =
         Table::new(&["TARGET", peer, "ID", "OPENED", "TO ENDPOINT", "FROM ENDPOINT", "QUEUED"]);
-    let mut busiest = rated;
-    busiest.sort_by_key(|(_, rate)| std::cmp::Reverse(rate.to + rate.from));
-    for (connection, rate) in busiest.into_iter().take(rows) {
+    rated.sort_by_key(|(_, rate)| Reverse(rate.to + rate.from));
+    for (connection, rate) in rated.into_iter().take(rows) {
         let (to, from) = (per_second(rate.to), per_second(rate.from));
         let (opened, queued) = (ago(&connection.since, &after.status.now), bytes(connection.queued));
         connections.row([&connection.target, &connection.peer, &connection.id, &opened, &to, &from, &queued]);
@@ -136,15 +125,15 @@ struct Rate {
     from: u64,
 }
 
-/// The number of entries and the sum of their rates by key, the largest first.
-fn summed<K: Hash + Eq + Ord + Copy>(entries: impl Iterator<Item = (K, Rate)>) -> Vec<(K, usize, Rate)> {
-    let mut sums: HashMap<K, (usize, Rate)> = HashMap::new();
-    for (key, rate) in entries {
-        let (count, sum) = sums.entry(key).or_default();
+/// The number of connections and the sum of their rates by peer, the largest first.
+fn by_peer<'a>(rated: &[(&'a Connection, Rate)]) -> Vec<(&'a str, (usize, Rate))> {
+    let mut sums = BTreeMap::<&str, (usize, Rate)>::new();
+    for (connection, rate) in rated {
+        let (count, sum) = sums.entry(&connection.peer).or_default();
         (*count, sum.to, sum.from) = (*count + 1, sum.to + rate.to, sum.from + rate.from);
     }
-    let mut sums: Vec<_> = sums.into_iter().map(|(key, (count, sum))| (key, count, sum)).collect();
-    sums.sort_by_key(|(key, _, sum)| (std::cmp::Reverse(sum.to + sum.from), *key));
+    let mut sums: Vec<_> = sums.into_iter().collect();
+    sums.sort_by_key(|(_, (_, sum))| Reverse(sum.to + sum.from));
     sums
 }
 

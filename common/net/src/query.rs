@@ -2,22 +2,12 @@
 
 use percent_encoding::percent_decode_str;
 
-/// Why a text is no query.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum QueryError {
-    /// A semicolon, which older query syntax used between pairs.
-    #[error("invalid semicolon separator in query")]
-    Semicolon,
-    /// A `%` without two hexadecimal digits: three bytes from it, as in Go.
-    #[error("invalid URL escape {0:?}")]
-    Escape(String),
-}
-
 /// Keys and decoded values in order; keys may repeat. Empty pairs are skipped. Invalid UTF-8 becomes replacement characters.
-pub fn pairs(text: &str) -> impl Iterator<Item = Result<(String, String), QueryError>> {
+/// The error is Go's: of a semicolon, which older query syntax used between pairs, and of a `%` without two hexadecimal digits.
+pub fn pairs(text: &str) -> impl Iterator<Item = Result<(String, String), String>> {
     text.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
         if pair.contains(';') {
-            return Err(QueryError::Semicolon);
+            return Err("invalid semicolon separator in query".to_owned());
         }
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
         Ok((unescape(key)?, unescape(value)?))
@@ -25,11 +15,12 @@ pub fn pairs(text: &str) -> impl Iterator<Item = Result<(String, String), QueryE
 }
 
 /// Decodes `%XX`, and `+` for a space.
-fn unescape(text: &str) -> Result<String, QueryError> {
+fn unescape(text: &str) -> Result<String, String> {
     let is_bad = |bytes: &&[u8]| bytes.len() < 3 || !bytes[1..].iter().all(u8::is_ascii_hexdigit);
     let mut escapes = text.match_indices('%').filter_map(|(at, _)| text.as_bytes()[at..].chunks(3).next());
     match escapes.find(is_bad) {
-        Some(bytes) => Err(QueryError::Escape(String::from_utf8_lossy(bytes).into_owned())),
+        // Go names three bytes.
+        Some(bytes) => Err(format!("invalid URL escape {:?}", String::from_utf8_lossy(bytes))),
         None => Ok(percent_decode_str(&text.replace('+', " ")).decode_utf8_lossy().into_owned()),
     }
 }
@@ -58,10 +49,11 @@ mod tests {
 
     #[test]
     fn errors_name_the_bytes_that_go_names() {
-        let escape = |text: &str| QueryError::Escape(text.to_owned());
+        let semicolon = || "invalid semicolon separator in query".to_owned();
+        let escape = |text: &str| format!("invalid URL escape {text:?}");
         for (text, error) in [
-            ("a;b=1", QueryError::Semicolon),
-            ("a=b;", QueryError::Semicolon),
+            ("a;b=1", semicolon()),
+            ("a=b;", semicolon()),
             ("a=%", escape("%")),
             ("a=%4", escape("%4")),
             ("a=%zz1", escape("%zz")),

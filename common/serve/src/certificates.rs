@@ -62,15 +62,17 @@ pub fn keep_fresh<R: Rotating + Clone>(
     Some(AbortOnDropHandle::new(runtime.spawn(watching)))
 }
 
-/// Exports when the kubeconfig's certificate `expires`, now and every `every`, if set: the certificate may be in a file
-/// that is read at each use. The polling ends when the handle is dropped.
+/// Shows when the kubeconfig's certificate expires, if it has one, in the status and, now and every `every`, if set, in the
+/// metrics: the certificate may be in a file that is read at each use. The polling ends when the handle is dropped.
 pub fn keep_kubeconfig_shown(
     runtime: &Handle,
-    expires: impl Fn() -> Option<i64> + Send + 'static,
+    facts: &Facts,
+    expires: Option<impl Fn() -> Option<i64> + Clone + Send + Sync + 'static>,
     every: Option<Duration>,
     metrics: &Certificates,
 ) -> Option<AbortOnDropHandle<()>> {
-    let metrics = metrics.clone();
+    let (expires, metrics) = (expires?, metrics.clone());
+    facts.kubeconfig_certificate(expires.clone());
     let show = move || {
         if let Some(at) = expires() {
             metrics.expires(KUBECONFIG, at);
@@ -102,6 +104,7 @@ mod tests {
     use prometheus_client::registry::Registry;
 
     use super::*;
+    use crate::logs::VerbosityLevel;
     use crate::metrics::Exposition;
 
     #[tokio::test(start_paused = true)]
@@ -118,7 +121,8 @@ mod tests {
         let read = Arc::clone(&file);
         let expires = move || Some(read.load(Ordering::Relaxed)).filter(|at| *at > 0);
         let every = Some(Duration::from_secs(10));
-        let _looks = keep_kubeconfig_shown(&Handle::current(), expires, every, &metrics);
+        let facts = Facts::new("proxy-server", "", "", &[], VerbosityLevel::new(0));
+        let _looks = keep_kubeconfig_shown(&Handle::current(), &facts, Some(expires), every, &metrics);
         assert!(shown(5_000), "at once");
         file.store(9_000, Ordering::Relaxed);
         tokio::time::sleep(Duration::from_secs(11)).await;

@@ -8,6 +8,7 @@ pub mod certificates;
 pub mod http;
 pub mod logs;
 pub mod metrics;
+pub mod process;
 pub mod signals;
 pub mod statusz;
 pub mod traces;

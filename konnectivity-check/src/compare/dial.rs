@@ -2,14 +2,11 @@
 
 use std::fmt::Display;
 use std::io::ErrorKind;
-use std::sync::Arc;
 use std::time::Duration;
 
 use commands::probe::{IdentityFlags, Io, LIMIT, Place, Refused, Tunnel};
 use net::host_port::host_port;
-use net::tls::any_server;
-use rustls::ClientConfig;
-use rustls::crypto::aws_lc_rs;
+use net::tls::{any_server, client_config};
 use rustls_pki_types::{CertificateDer, ServerName};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::time::{Instant, timeout};
@@ -119,12 +116,10 @@ impl Ask {
 /// A TLS session with the endpoint. Its certificate is compared; only the handshake's signature is verified, because nothing
 /// secret is sent.
 async fn handshake(io: Box<dyn Io>, target: &str) -> Result<TlsStream<Box<dyn Io>>, String> {
-    let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));
-    let config = config.with_safe_default_protocol_versions().map_err(text)?.dangerous();
-    let config = config.with_custom_certificate_verifier(any_server()).with_no_client_auth();
+    let config = client_config(any_server(), None, Vec::new()).map_err(text)?;
     let host = host_port(target).map_or(target, |(host, _)| host);
     let name = ServerName::try_from(host.to_owned()).map_err(text)?;
-    TlsConnector::from(Arc::new(config)).connect(name, io).await.map_err(text)
+    TlsConnector::from(config).connect(name, io).await.map_err(text)
 }
 
 fn text(error: impl Display) -> String {

@@ -24,9 +24,6 @@ pub(crate) const COMMAND: &str = "compare";
 const ABOUT: &str = "dials each target through two frontends as kube-apiserver does, compares outcomes, answers and times, and \
     changes nothing. Exit status 0: kube-apiserver may switch to the new server; 1: it should not; 2: wrong command line.";
 
-/// The exit status of a wrong command line.
-const WRONG: u8 = 2;
-
 flags::flags! {
     struct CompareFlags {
         "Servers" {
@@ -76,12 +73,8 @@ pub(crate) fn main(line: impl Iterator<Item = OsString>) -> ExitCode {
 }
 
 fn run(line: impl Iterator<Item = OsString>) -> Result<Exit, Exit> {
-    let wrong = |exit: Exit| if exit.code == 0 { exit } else { Exit { code: WRONG, ..exit } };
-    let plan = Plan::parse(line).map_err(wrong)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime =
-        runtime.map_err(|error| wrong(Exit::refuse(&format!("cannot start the runtime: {error}"))))?;
-    let (safe, report) = runtime.block_on(plan.compare());
+    let plan = Plan::parse(line).map_err(commands::wrong)?;
+    let (safe, report) = commands::block_on(plan.compare())?;
     Ok(Exit { code: u8::from(!safe), ..Exit::show(report) })
 }
 

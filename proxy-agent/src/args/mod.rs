@@ -82,7 +82,7 @@ fn config(given: Given, inherited_id: Option<OsString>) -> Result<Config, FlagEr
     }
     warnings.extend(without_leases(&kube, servers.server_count_source));
     warnings.extend(log.warnings());
-    let identifiers = servers.agent_identifiers.text().replace('&', ",");
+    let identifiers = servers.agent_identifiers.replace('&', ",");
     let address = |(host, own): &(String, Option<u16>)| ServerAddress {
         host: host.clone(),
         port: own.unwrap_or(servers.proxy_server_port),

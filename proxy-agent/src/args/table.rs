@@ -11,7 +11,7 @@ use flags::{
 };
 use net::host_port::split_lenient;
 
-use crate::client_set::{CountSource, Identifiers};
+use crate::client_set::{CountSource, identifiers};
 use crate::endpoint::DestinationRule;
 use crate::leases::LabelSelector;
 
@@ -61,7 +61,7 @@ flags::flags! {
             /// Hosts and networks by which servers choose this agent, URL-encoded and joined by &: host=NAME,
             /// ipv4=ADDRESS, ipv6=ADDRESS, cidr=BLOCK, default-route=true and, for --prefer-zone of native servers,
             /// zone=NAME.
-            agent_identifiers: Identifiers = "" [go = (28, "AgentIdentifiers set to %s.")] => agent_identifiers,
+            agent_identifiers: String = "" [go = (28, "AgentIdentifiers set to %s.")] => agent_identifiers,
         }
         "Finding all servers" {
             /// Time between attempts to reach missing servers, after a limited number of attempts with shorter pauses.
@@ -191,15 +191,17 @@ fn alpn_proto(flag: &'static str, names: Vec<String>) -> Result<Vec<String>, Fla
     }
 }
 
-fn agent_identifiers(flag: &'static str, text: String) -> Result<Identifiers, FlagError> {
+fn agent_identifiers(flag: &'static str, text: String) -> Result<String, FlagError> {
     let text = header_text(flag, text)?;
-    Identifiers::parse(&text).map_err(|why| FlagError::value(flag, format_args!("{text:?}"), why.to_string()))
+    match identifiers::check(&text) {
+        Ok(()) => Ok(text),
+        Err(why) => Err(FlagError::value(flag, format_args!("{text:?}"), why)),
+    }
 }
 
 fn rules(flag: &'static str, list: Vec<String>) -> Result<Vec<DestinationRule>, FlagError> {
     let rule = |text: &String| {
-        DestinationRule::parse(text)
-            .map_err(|why| FlagError::value(flag, format_args!("{text:?}"), why.to_string()))
+        DestinationRule::parse(text).map_err(|why| FlagError::value(flag, format_args!("{text:?}"), why))
     };
     list.iter().map(rule).collect()
 }

@@ -4,10 +4,9 @@
 //! Every attempt starts from the beginning: the name may lead to another replica, and the token or certificate may have been
 //! rotated. Every step has its own time limit. Never retries.
 
+use std::fmt::Display;
 use std::future::poll_fn;
-use std::io;
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -21,7 +20,6 @@ use net::kernel::{TcpPeer, bound_silence};
 use net::listen::{HANDSHAKE_LIMIT, LinkSocket, tune};
 use net::tls::{self, ClientTls, HandshakeError, Rotating, Validity};
 use tokio::net::TcpStream;
-use tokio::task::JoinError;
 use tokio::time::{Instant, timeout};
 
 use super::metadata::{self, AgentMetadata};
@@ -44,52 +42,13 @@ const PATH: &str = "/AgentService/Connect";
 
 /// Why an attempt failed.
 #[derive(Debug, thiserror::Error)]
-pub enum ConnectError {
-    /// No TCP connection to the server, or to the HTTP proxy in front of it.
-    #[error(transparent)]
-    Dial(#[from] DialError),
-    /// The environment names an unusable proxy.
-    #[error(transparent)]
-    ProxyUrl(#[from] ProxyUrlError),
-    /// The proxy opened no tunnel.
-    #[error(transparent)]
-    Proxy(#[from] env_proxy::ConnectError),
-    /// Setting a socket option failed, most likely because the connection is gone.
-    #[error("socket: {0}")]
-    Socket(#[source] io::Error),
-    /// TLS failed.
-    #[error("TLS with {address}: {source}")]
-    Tls {
-        /// `host:port` of the server.
-        address: String,
-        /// The TLS error.
-        source: HandshakeError,
-    },
-    /// The token file cannot be read.
-    #[error("--service-account-token-path {}: {}", path.display(), net::tls::read_failure(source))]
-    Token {
-        /// The file.
-        path: PathBuf,
-        /// The error.
-        source: io::Error,
-    },
-    /// The agent id or the identifiers contain characters that metadata cannot carry.
-    #[error("{name} {text:?} holds characters that metadata cannot carry")]
-    Metadata {
-        /// The name of the field.
-        name: &'static str,
-        /// The text, escaped.
-        text: String,
-    },
-    /// The server, or a proxy before it, refused the stream.
-    #[error("stream to the server: {0}")]
-    Stream(#[from] WireError),
-    /// The server's response headers are invalid.
-    #[error("the server's answer: {0}")]
-    Answer(String),
-    /// The attempt's task panicked.
-    #[error("the attempt's {0}")]
-    Task(#[from] JoinError),
+#[error("{text}")]
+pub struct ConnectError {
+    /// The stage that failed.
+    pub stage: ConnectStage,
+    text: String,
+    /// The probable cause in words, for an operator.
+    pub hint: Option<String>,
 }
 
 serve::label! {
@@ -111,33 +70,35 @@ serve::label! {
 }
 
 impl ConnectError {
-    /// The stage that failed.
-    pub fn stage(&self) -> ConnectStage {
-        match self {
-            Self::ProxyUrl(_) | Self::Token { .. } | Self::Metadata { .. } => ConnectStage::Prepare,
-            Self::Dial(DialError { failure: Failure::Lookup(_), .. }) => ConnectStage::Lookup,
-            Self::Dial(_) | Self::Proxy(_) | Self::Socket(_) => ConnectStage::Dial,
-            Self::Tls { .. } => ConnectStage::Tls,
-            Self::Stream(_) | Self::Answer(_) => ConnectStage::Stream,
-            Self::Task(_) => ConnectStage::Task,
-        }
+    /// An error without a hint.
+    pub fn at(stage: ConnectStage, error: impl Display) -> Self {
+        Self { stage, text: error.to_string(), hint: None }
     }
 
-    /// The probable cause in words, for an operator.
-    pub fn hint(&self) -> Option<String> {
-        match self {
-            Self::Tls { source: HandshakeError::UnknownIssuer { authorities, .. }, .. } => {
-                Some(format!("--ca-cert {authorities}"))
-            }
-            Self::Tls { address, source } => tls_hint(&source.to_string(), address),
-            Self::Stream(error) if error.code == Code::Unimplemented => {
-                Some("is it the agent port? A gRPC frontend answers like this".to_owned())
-            }
+    /// No TCP connection to the server, or to the HTTP proxy in front of it.
+    fn dial(error: DialError) -> Self {
+        let is_lookup = matches!(error.failure, Failure::Lookup(_));
+        Self::at(if is_lookup { ConnectStage::Lookup } else { ConnectStage::Dial }, error)
+    }
+
+    fn tls(error: &HandshakeError, address: &str) -> Self {
+        let hint = match error {
+            HandshakeError::UnknownIssuer { authorities, .. } => Some(format!("--ca-cert {authorities}")),
+            _ => tls_hint(&error.to_string(), address),
+        };
+        Self { hint, ..Self::at(ConnectStage::Tls, format_args!("TLS with {address}: {error}")) }
+    }
+
+    /// The server, or a proxy before it, refused the stream.
+    #[expect(clippy::needless_pass_by_value, reason = "map_err hands it in")]
+    fn stream(error: WireError) -> Self {
+        let hint = match error.code {
+            Code::Unimplemented => Some("is it the agent port? A gRPC frontend answers like this".to_owned()),
             // In TLS 1.3 the server verifies the certificate after the client's handshake.
-            Self::Stream(error) => refused_certificate(&error.message)
+            _ => refused_certificate(&error.message)
                 .or_else(|| refused_token(&error.message).map(str::to_owned)),
-            _ => None,
-        }
+        };
+        Self { hint, ..Self::at(ConnectStage::Stream, format_args!("stream to the server: {error}")) }
     }
 }
 
@@ -201,14 +162,13 @@ impl ServerAddress {
     }
 }
 
-impl std::fmt::Display for ServerAddress {
+impl Display for ServerAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         Joined(&self.host, self.port).fmt(f)
     }
 }
 
 /// Opens streams over TLS and HTTP/2.
-#[derive(Debug)]
 pub struct GrpcConnector<R> {
     /// The entries of `--proxy-server-host`, in the order of [`net::tls::ClientTlsOptions::server_names`].
     pub servers: Vec<ServerAddress>,
@@ -264,16 +224,20 @@ impl<R: Resolve> GrpcConnector<R> {
         entry: &ServerAddress,
     ) -> Result<(TcpStream, Option<TcpPeer>), ConnectError> {
         let address = to.dial.to_string();
-        let stream = match self.proxy_for(to, entry)? {
-            None => self.dialer.dial("tcp", &address).await?.stream,
+        let proxy =
+            self.proxy_for(to, entry).map_err(|error| ConnectError::at(ConnectStage::Prepare, error))?;
+        let failed = |error: &dyn Display| ConnectError::at(ConnectStage::Dial, error);
+        let dial = async |address| self.dialer.dial("tcp", address).await.map_err(ConnectError::dial);
+        let stream = match proxy {
+            None => dial(&address).await?.stream,
             Some(proxy) => {
-                let at = Joined(proxy.host(), proxy.port()).to_string();
-                let stream = self.dialer.dial("tcp", &at).await?.stream;
-                env_proxy::tunnel(stream, proxy, &address).await?
+                let at = Joined(&proxy.host, proxy.port).to_string();
+                let stream = dial(&at).await?.stream;
+                env_proxy::tunnel(stream, proxy, &address).await.map_err(|error| failed(&error))?
             }
         };
-        tune(&stream, None).map_err(ConnectError::Socket)?;
-        let kernel = bound_silence(&stream).map_err(ConnectError::Socket)?;
+        let kernel = tune(&stream, None).and_then(|()| bound_silence(&stream));
+        let kernel = kernel.map_err(|error| failed(&format_args!("socket: {error}")))?;
         Ok((stream, kernel))
     }
 
@@ -283,7 +247,8 @@ impl<R: Resolve> GrpcConnector<R> {
         streams: &LiveStreams,
     ) -> Result<ConnectedStream<GrpcStream>, ConnectError> {
         let metadata = self.agent.headers(streams)?;
-        let entry = self.servers.get(to.entry).ok_or_else(|| ConnectError::Answer("no such entry".into()))?;
+        let no_entry = || ConnectError::at(ConnectStage::Prepare, "no such entry");
+        let entry = self.servers.get(to.entry).ok_or_else(no_entry)?;
         let address = to.dial.to_string();
         let (tcp, kernel) = self.dial(to, entry).await?;
         let presented = self.certificate_validity();
@@ -292,7 +257,7 @@ impl<R: Resolve> GrpcConnector<R> {
         let handshake = self.tls.connect(to.entry, tls::ReadAhead::new(socket));
         let shaken = timeout(HANDSHAKE_LIMIT, handshake).await;
         let shaken = shaken.unwrap_or(Err(HandshakeError::Timeout(HANDSHAKE_LIMIT)));
-        let mut io = shaken.map_err(|source| ConnectError::Tls { address: address.clone(), source })?;
+        let mut io = shaken.map_err(|error| ConnectError::tls(&error, &address))?;
         io.get_mut().0.begin(tls::READ_AHEAD);
         let deadline = Instant::now() + ANSWER_LIMIT;
         let io = tls::Gathering::new(io);
@@ -302,8 +267,11 @@ impl<R: Resolve> GrpcConnector<R> {
         };
         let keepalive = self.keepalive.connecting();
         let connected =
-            grpc::connect(io, keepalive, (authority.as_str(), PATH), metadata, None, deadline).await?;
-        let (server_id, server_count) = metadata::server(&connected.metadata)?;
+            grpc::connect(io, keepalive, (authority.as_str(), PATH), metadata, None, deadline).await;
+        let connected = connected.map_err(ConnectError::stream)?;
+        let (server_id, server_count) = metadata::server(&connected.metadata).map_err(|error| {
+            ConnectError::at(ConnectStage::Stream, format_args!("the server's answer: {error}"))
+        })?;
         let answer = Capabilities::read(&connected.metadata);
         if let Some(kernel) = kernel {
             connected.connection.keepalive.watch_kernel(Arc::new(kernel));

@@ -7,7 +7,7 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use net::query::{QueryError, pairs};
+use net::query::pairs;
 
 /// Largest number of pairs, as in Go; empty pairs count.
 const MOST_PAIRS: usize = 10_000;
@@ -15,74 +15,43 @@ const MOST_PAIRS: usize = 10_000;
 /// The keys that servers know.
 const KEYS: [&str; 6] = ["ipv4", "ipv6", "host", "cidr", "default-route", "zone"];
 
-/// Valid identifiers.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Identifiers {
-    text: String,
-}
-
-/// Why a text is not valid.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum IdentifierError {
-    /// A key that servers do not know.
-    #[error("unknown key {0:?}; the keys are host, ipv4, ipv6, cidr, default-route and zone")]
-    UnknownKey(String),
-    /// A semicolon, or a `%` without two hexadecimal digits.
-    #[error("{0}; pairs are joined by &, a semicolon is written %3B, and a percent sign %25")]
-    Syntax(#[from] QueryError),
-    /// A value that no server matches with any target.
-    #[error("{key}={value} matches no target; write {fix}")]
-    NeverMatches {
-        /// The key.
-        key: String,
-        /// The decoded value.
-        value: String,
-        /// A valid value.
-        fix: &'static str,
-    },
-    /// More pairs than Go accepts.
-    #[error("there are more than {MOST_PAIRS} pairs")]
-    TooMany,
-}
-
-impl Identifiers {
-    /// Parses the flag's value; an empty text has no identifiers.
-    pub fn parse(text: &str) -> Result<Self, IdentifierError> {
-        if text.split('&').count() > MOST_PAIRS {
-            return Err(IdentifierError::TooMany);
-        }
-        for pair in pairs(text) {
-            let (key, value) = pair?;
-            check(key, value)?;
-        }
-        Ok(Self { text: text.to_owned() })
+/// Checks the flag's value; an empty text has no identifiers.
+///
+/// # Errors
+/// Why servers cannot use the text.
+pub(crate) fn check(text: &str) -> Result<(), String> {
+    if text.split('&').count() > MOST_PAIRS {
+        return Err(format!("there are more than {MOST_PAIRS} pairs"));
     }
-
-    /// The original text, for the metadata of a Connect.
-    pub fn text(&self) -> &str {
-        &self.text
+    for pair in pairs(text) {
+        let (key, value) = pair.map_err(|error| {
+            format!("{error}; pairs are joined by &, a semicolon is written %3B, and a percent sign %25")
+        })?;
+        check_pair(&key, &value)?;
     }
+    Ok(())
 }
 
 /// Refuses a value that matches no target. An empty value and one with a variable that nothing expanded are accepted: upstream's
 /// examples take them from variables of the pod, and Go's agent starts with them.
-fn check(key: String, value: String) -> Result<(), IdentifierError> {
-    if !KEYS.contains(&key.as_str()) {
-        return Err(IdentifierError::UnknownKey(key));
+fn check_pair(key: &str, value: &str) -> Result<(), String> {
+    if !KEYS.contains(&key) {
+        let keys = "host, ipv4, ipv6, cidr, default-route and zone";
+        return Err(format!("unknown key {key:?}; the keys are {keys}"));
     }
     const BOOLEANS: [&str; 12] =
         ["1", "t", "T", "TRUE", "true", "True", "0", "f", "F", "FALSE", "false", "False"];
-    let (matches, fix) = match key.as_str() {
+    let (matches, fix) = match key {
         "ipv4" => (value.parse::<IpAddr>().is_ok(), "ipv4=ADDRESS, such as ipv4=10.0.0.1"),
         "ipv6" => (value.parse::<IpAddr>().is_ok(), "ipv6=ADDRESS, such as ipv6=fd00::1"),
         "cidr" => (value.parse::<IpNet>().is_ok(), "cidr=BLOCK, such as cidr=10.0.0.0/16"),
-        "default-route" => (BOOLEANS.contains(&value.as_str()), "default-route=true"),
+        "default-route" => (BOOLEANS.contains(&value), "default-route=true"),
         _ => (true, ""),
     };
     if matches || value.is_empty() || value.contains('$') {
         Ok(())
     } else {
-        Err(IdentifierError::NeverMatches { key, value, fix })
+        Err(format!("{key}={value} matches no target; write {fix}"))
     }
 }
 
@@ -102,26 +71,24 @@ mod tests {
             "default-route=true&",
             "h%6Fst=a%2eb+c=d",
         ] {
-            assert_eq!(Identifiers::parse(text).unwrap().text(), text);
+            check(text).unwrap();
         }
     }
 
     #[test]
     fn rejects_like_go() {
-        let unknown = |key: &str| IdentifierError::UnknownKey(key.to_owned());
-        let table = [
-            ("uid=1", unknown("uid")),
-            ("Host=a", unknown("Host")),
-            (" host=a", unknown(" host")),
-            ("=a", unknown("")),
-            ("host=a;ipv4=b", QueryError::Semicolon.into()),
-            ("host=%zz1", QueryError::Escape("%zz".to_owned()).into()),
-        ];
-        for (text, error) in table {
-            assert_eq!(Identifiers::parse(text), Err(error), "{text}");
+        for (text, error) in [
+            ("uid=1", "unknown key \"uid\""),
+            ("Host=a", "unknown key \"Host\""),
+            (" host=a", "unknown key \" host\""),
+            ("=a", "unknown key \"\""),
+            ("host=a;ipv4=b", "invalid semicolon separator in query; pairs are joined by &"),
+            ("host=%zz1", "invalid URL escape \"%zz\""),
+        ] {
+            assert!(check(text).unwrap_err().starts_with(error), "{text}");
         }
-        assert!(Identifiers::parse(&"&".repeat(9_999)).is_ok());
-        assert_eq!(Identifiers::parse(&"&".repeat(10_000)), Err(IdentifierError::TooMany));
+        assert!(check(&"&".repeat(9_999)).is_ok());
+        assert!(check(&"&".repeat(10_000)).unwrap_err().contains("more than 10000 pairs"));
     }
 
     #[test]
@@ -133,19 +100,19 @@ mod tests {
             ("cidr=10.0.0.1", "cidr=10.0.0.0/16"),
             ("default-route=yes", "default-route=true"),
         ] {
-            let error = Identifiers::parse(text).unwrap_err().to_string();
+            let error = check(text).unwrap_err();
             assert!(error.contains("matches no target") && error.ends_with(fix), "{text}: {error}");
         }
         for text in ["ipv4=fd00::1", "ipv6=1.2.3.4", "ipv6=", "host", "default-route=f", "cidr=::/0", "zone="]
         {
-            Identifiers::parse(text).unwrap();
+            check(text).unwrap();
         }
     }
 
     proptest! {
         #[test]
         fn no_text_panics(text in "(host|ipv4)?=?[%a-f0-9;&+\\PC]{0,30}") {
-            let _ = Identifiers::parse(&text);
+            let _ = check(&text);
         }
     }
 }

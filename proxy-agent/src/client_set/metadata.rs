@@ -8,7 +8,7 @@ use grpc::capabilities::{CAPABILITIES, Capabilities};
 use grpc::live_streams::{LiveStreams, STREAMS};
 use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 
-use super::connect::ConnectError;
+use super::connect::{ConnectError, ConnectStage};
 
 /// Request: the agent's id.
 const AGENT_ID: HeaderName = HeaderName::from_static("agentid");
@@ -43,8 +43,11 @@ impl AgentMetadata {
         offer: Capabilities,
     ) -> Result<Self, ConnectError> {
         let value = |name: &'static str, text: &str| {
-            HeaderValue::from_str(text)
-                .map_err(|_| ConnectError::Metadata { name, text: text.escape_debug().to_string() })
+            HeaderValue::from_str(text).map_err(|_| {
+                let text = text.escape_debug().to_string();
+                let why = format_args!("{name} {text:?} holds characters that metadata cannot carry");
+                ConnectError::at(ConnectStage::Prepare, why)
+            })
         };
         Ok(Self {
             id: value("agentID", id)?,
@@ -69,7 +72,10 @@ impl AgentMetadata {
 }
 
 fn bearer(path: &PathBuf) -> Result<HeaderValue, ConnectError> {
-    let fail = |source: io::Error| ConnectError::Token { path: path.clone(), source };
+    let fail = |error: io::Error| {
+        let (path, why) = (path.display(), net::tls::read_failure(&error));
+        ConnectError::at(ConnectStage::Prepare, format_args!("--service-account-token-path {path}: {why}"))
+    };
     let invalid = |what: &str| fail(io::Error::new(io::ErrorKind::InvalidData, what));
     let text = std::fs::read_to_string(path).map_err(fail)?;
     let token = text.trim();
@@ -84,25 +90,28 @@ fn bearer(path: &PathBuf) -> Result<HeaderValue, ConnectError> {
 }
 
 /// Reads the server's id and its count of servers: exactly one value each.
-pub(super) fn server(headers: &HeaderMap) -> Result<(Arc<str>, usize), ConnectError> {
+///
+/// # Errors
+/// Why the answer is invalid.
+pub(super) fn server(headers: &HeaderMap) -> Result<(Arc<str>, usize), String> {
     let id = only(headers, &SERVER_ID, "server ID")?;
     let count = only(headers, &SERVER_COUNT, "server count")?;
     match count.parse::<i64>() {
         // Go accepts any number; a number below 1 counts as 1.
         Ok(count) => Ok((id.into(), usize::try_from(count).unwrap_or(0))),
-        Err(_) => Err(ConnectError::Answer(format!("server count {:?} is no number", shown(count)))),
+        Err(_) => Err(format!("server count {:?} is no number", shown(count))),
     }
 }
 
-fn only<'a>(headers: &'a HeaderMap, name: &HeaderName, what: &str) -> Result<&'a str, ConnectError> {
+fn only<'a>(headers: &'a HeaderMap, name: &HeaderName, what: &str) -> Result<&'a str, String> {
     let text = match grpc::single(headers, name) {
         Ok(Some(value)) => value.to_str().map_err(|_| format!("{what} is not ASCII text")),
         Ok(None) => Err(format!("expected one {what}, got none")),
         Err(count) => Err(format!("expected one {what}, got {count}")),
     };
     match text {
-        Ok("") => Err(ConnectError::Answer(format!("{what} is empty"))),
-        text => text.map_err(ConnectError::Answer),
+        Ok("") => Err(format!("{what} is empty")),
+        text => text,
     }
 }
 
@@ -121,7 +130,7 @@ mod tests {
         for (name, value) in fields {
             headers.append(*name, HeaderValue::from_static(value));
         }
-        server(&headers).map_err(|error| error.to_string())
+        server(&headers)
     }
 
     #[test]

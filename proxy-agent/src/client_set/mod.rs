@@ -5,7 +5,7 @@
 
 pub mod addresses;
 pub mod connect;
-mod identifiers;
+pub(crate) mod identifiers;
 #[cfg(test)]
 mod lanes;
 pub mod machine;
@@ -37,7 +37,6 @@ use crate::link::{LinkControl, Links, Origin, ServerState};
 
 pub use addresses::{Address, Advertised, Leased, Resolved};
 pub use connect::{ConnectError, ConnectStage, DIAL_LIMIT, GrpcConnector, ServerAddress};
-pub use identifiers::{IdentifierError, Identifiers};
 pub use machine::{CountSource, SyncSettings};
 pub use metadata::AgentMetadata;
 pub use set::{ClientSet, RunEnd, Servers};

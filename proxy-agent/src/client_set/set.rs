@@ -4,10 +4,7 @@
 //! it. Never touches a packet.
 
 use std::collections::HashMap;
-use std::future::{Future as _, poll_fn};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use driver::LinkEnd;
@@ -20,12 +17,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
 
 use super::machine::{Machine, Step, SyncSettings};
 use super::renewal::PresentedCert;
 use super::streams::{Decision, StreamId};
-use super::{Address, ConnectError, ConnectedStream, Connector, Leased, LinkRunner, Resolved};
+use super::{Address, ConnectError, ConnectStage, ConnectedStream, Connector, Leased, LinkRunner, Resolved};
 use crate::link::{LinkControl, ServerState};
 use crate::metrics::{AttemptResult, LostReason, Metrics};
 
@@ -60,7 +56,6 @@ pub enum RunEnd {
 }
 
 type Outcome<S> = Result<ConnectedStream<S>, ConnectError>;
-type Running<S> = ((Address, u64), AbortOnDropHandle<Outcome<S>>);
 type Jitter = fn() -> f64;
 
 /// The new state of a stream's server.
@@ -88,12 +83,13 @@ pub struct ClientSet<C: Connector, L> {
     machine: Machine<Jitter>,
     leases: watch::Receiver<Option<Leased>>,
     servers: watch::Sender<Servers>,
-    /// The running lookup.
-    lookup: Option<AbortOnDropHandle<Vec<Resolved>>>,
+    /// The running lookup, one at most.
+    lookup: JoinSet<Vec<Resolved>>,
     /// The names whose last lookup failed, by entry.
     unresolved: HashMap<usize, String>,
-    /// The running attempts, with their addresses and numbers.
-    attempts: Vec<Running<C::Stream>>,
+    attempts: JoinSet<Outcome<C::Stream>>,
+    /// The addresses and numbers of the tasks in `attempts`.
+    dialed: HashMap<Id, (Address, u64)>,
     /// The name of the last attempt.
     last_attempt: StreamName,
     running: JoinSet<LinkEnd>,
@@ -128,9 +124,10 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             machine: Machine::new(settings, rand::random::<f64>),
             leases,
             servers: watch::Sender::default(),
-            lookup: None,
+            lookup: JoinSet::new(),
             unresolved: HashMap::new(),
-            attempts: Vec::new(),
+            attempts: JoinSet::new(),
+            dialed: HashMap::new(),
             last_attempt: StreamName { process: rand::random(), number: 0 },
             running: JoinSet::new(),
             streams: HashMap::new(),
@@ -169,8 +166,8 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
                     return RunEnd::Stopped;
                 }
                 () = drain.cancelled(), if !draining => self.drain(),
-                entries = pending_lookup(&mut self.lookup) => self.resolved(entries),
-                (attempt, opened) = next_outcome(&mut self.attempts) => self.opened(&attempt, opened, &drain, &stop),
+                Some(entries) = self.lookup.join_next() => self.resolved(entries),
+                Some(ended) = self.attempts.join_next_with_id() => self.attempted(ended, &drain, &stop),
                 Some(ended) = self.running.join_next_with_id() => self.ended(ended),
                 Some(_) = self.closing.join_next() => {}
                 Ok(()) = self.leases.changed() => self.leases_counted(),
@@ -279,14 +276,14 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
                 Step::Wait => return None,
                 Step::WaitUntil(due) => return Some(self.started + due),
                 Step::Resolve => {
-                    let lookup = async move { connector.resolve().await };
-                    self.lookup = Some(AbortOnDropHandle::new(tokio::spawn(lookup)));
+                    self.lookup.spawn(async move { connector.resolve().await });
                 }
                 Step::Connect(address) => {
                     let (dialed, streams) = (address.clone(), self.name_attempt());
                     let number = streams.name.number;
-                    let attempt = async move { connector.connect(&dialed, streams).await };
-                    self.attempts.push(((address, number), AbortOnDropHandle::new(tokio::spawn(attempt))));
+                    let attempt =
+                        self.attempts.spawn(async move { connector.connect(&dialed, streams).await });
+                    self.dialed.insert(attempt.id(), (address, number));
                 }
             }
         }
@@ -295,26 +292,30 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
     /// The name of the next attempt, and the streams and attempts beside it.
     fn name_attempt(&mut self) -> LiveStreams {
         self.last_attempt.number += 1;
-        let attempts = self.attempts.iter().map(|((_, number), _)| *number);
+        let attempts = self.dialed.values().map(|(_, number)| *number);
         let others = self.streams.values().map(|stream| stream.number).chain(attempts).collect();
         LiveStreams { name: self.last_attempt, others }
     }
 
-    fn opened(
+    fn attempted(
         &mut self,
-        (address, number): &(Address, u64),
-        opened: Outcome<C::Stream>,
+        ended: Result<(Id, Outcome<C::Stream>), JoinError>,
         drain: &CancellationToken,
         stop: &CancellationToken,
     ) {
+        let (task, outcome) = ended.unwrap_or_else(|error| {
+            let panicked = format_args!("the attempt's {error}");
+            (error.id(), Err(ConnectError::at(ConnectStage::Task, panicked)))
+        });
+        let Some((address, number)) = self.dialed.remove(&task) else { return };
         let now = self.now();
-        let connected = match opened {
+        let connected = match outcome {
             Ok(connected) => connected,
             Err(error) => {
                 self.metrics.attempts.count(AttemptResult::Error);
-                self.metrics.connect_failures.count(error.stage());
-                let pause = self.machine.failed(now, address);
-                let (text, hint, dialed) = (error.to_string(), error.hint(), address.dial.to_string());
+                self.metrics.connect_failures.count(error.stage);
+                let pause = self.machine.failed(now, &address);
+                let (text, hint, dialed) = (error.to_string(), error.hint, address.dial.to_string());
                 tracing::error!(
                     err = %Peer(&text), address = %Peer(&dialed), hint, retry_in = %GoDuration::from(pause),
                     "cannot connect once"
@@ -326,7 +327,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             }
         };
         let server_id = Arc::clone(&connected.server_id);
-        let decision = self.machine.connected(now, address, &server_id, connected.told);
+        let decision = self.machine.connected(now, &address, &server_id, connected.told);
         self.metrics.attempts.count(match decision {
             Decision::Keep(_) | Decision::KeepLane(_) | Decision::Replace(..) => AttemptResult::Connected,
             Decision::Duplicate | Decision::Unwanted => AttemptResult::Duplicate,
@@ -335,7 +336,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             Decision::Replace(id, old) => {
                 tracing::info!(serverID = %Peer(&server_id), "draining replaced stream");
                 // Stays counted as open until the new stream is.
-                self.keep((id, *number), connected, drain, stop);
+                self.keep((id, number), connected, drain, stop);
                 if let Some(replaced) = self.streams.values_mut().find(|stream| stream.id == old) {
                     replaced.counted = Arc::new(self.metrics.retiring_connections.enter());
                     replaced.retire.cancel();
@@ -350,11 +351,11 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
                     open = self.machine.open_count(),
                     "successfully connected to new proxy server"
                 );
-                self.keep((id, *number), connected, drain, stop);
+                self.keep((id, number), connected, drain, stop);
             }
             Decision::KeepLane(id) => {
                 tracing::info!(target: "v2", serverID = %Peer(&server_id), "opened another lane");
-                self.keep((id, *number), connected, drain, stop);
+                self.keep((id, number), connected, drain, stop);
             }
             Decision::Duplicate | Decision::Unwanted => {
                 tracing::debug!(
@@ -461,17 +462,20 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
         tracing::debug!(target: "v4", serverCount = count, source, "Determined server count");
     }
 
+    fn cancel_attempts(&mut self) {
+        (self.lookup, self.attempts) = (JoinSet::new(), JoinSet::new());
+        self.dialed.clear();
+    }
+
     fn drain(&mut self) {
         tracing::info!(streams = self.running.len(), "draining, no further streams are opened");
-        self.lookup = None;
-        self.attempts.clear();
+        self.cancel_attempts();
         self.machine.drain();
     }
 
     /// Waits for the stopped streams; drops those that do not end in time.
     async fn finish(&mut self) {
-        self.lookup = None;
-        self.attempts.clear();
+        self.cancel_attempts();
         let all = async {
             while let Some(ended) = self.running.join_next_with_id().await {
                 self.ended(ended);
@@ -483,34 +487,6 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
         }
         self.publish();
     }
-}
-
-/// The running lookup; pending forever without one. Removed once it has ended.
-async fn pending_lookup(
-    lookup: &mut Option<AbortOnDropHandle<Vec<Resolved>>>,
-) -> Result<Vec<Resolved>, JoinError> {
-    match lookup {
-        Some(running) => {
-            let entries = running.await;
-            *lookup = None;
-            entries
-        }
-        None => std::future::pending().await,
-    }
-}
-
-/// The next attempt that ends, by its address and number; pending forever without one. Removed once it has ended.
-async fn next_outcome<S>(attempts: &mut Vec<Running<S>>) -> ((Address, u64), Outcome<S>) {
-    poll_fn(|cx| {
-        for index in 0..attempts.len() {
-            if let Poll::Ready(outcome) = Pin::new(&mut attempts[index].1).poll(cx) {
-                let outcome = outcome.unwrap_or_else(|error| Err(error.into()));
-                return Poll::Ready((attempts.swap_remove(index).0, outcome));
-            }
-        }
-        Poll::Pending
-    })
-    .await
 }
 
 #[cfg(test)]

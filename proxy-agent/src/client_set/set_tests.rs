@@ -85,10 +85,12 @@ impl Connector for Balancer {
         let server = match scripted {
             Some(PANICS) => panic!("injected"),
             Some(Ok(server)) => server.to_owned(),
-            Some(Err(())) => return Err(ConnectError::Answer("refused".into())),
+            Some(Err(())) => {
+                return Err(ConnectError::at(ConnectStage::Stream, "the server's answer: refused"));
+            }
             None if address.dial.host == "dead" => {
                 tokio::time::sleep(Duration::from_secs(10)).await;
-                return Err(ConnectError::Answer("timeout".into()));
+                return Err(ConnectError::at(ConnectStage::Stream, "the server's answer: timeout"));
             }
             None if !self.hosts.is_empty() => address.dial.host.clone(),
             None => format!("s{}", number % self.count),

@@ -35,7 +35,7 @@ const BREATH: Duration = Duration::from_secs(1);
 const WATCH: Duration = Duration::from_secs(300);
 
 /// The leases to count, and the speed of the task.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct CounterSettings {
     /// The leases to count.
     pub selector: LabelSelector,

@@ -9,4 +9,4 @@ mod counter;
 mod selector;
 
 pub use counter::{CounterSettings, LeaseCounter};
-pub use selector::{LabelSelector, SelectorError};
+pub use selector::LabelSelector;

@@ -10,31 +10,9 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LabelSelector(String);
 
-/// Why a text is not a selector.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SelectorError {
-    /// An unexpected token.
-    #[error("found {found:?} where {due} was due")]
-    Found {
-        /// The token; empty at the end of the text.
-        found: String,
-        /// The expected token.
-        due: &'static str,
-    },
-    /// A key that violates the syntax of label keys.
-    #[error("{0:?} is no label key ([PREFIX/]NAME, the name of 1 to 63 letters, digits, '-', '_' and '.')")]
-    Key(String),
-    /// A value that violates the syntax of label values.
-    #[error("{0:?} is no label value (at most 63 letters, digits, '-', '_' and '.')")]
-    LabelValue(String),
-    /// `>` and `<` need numbers.
-    #[error("{0:?} is no whole number, which '>' and '<' need")]
-    Number(String),
-}
-
 impl LabelSelector {
     /// Checks a selector.
-    pub fn parse(text: &str) -> Result<Self, SelectorError> {
+    pub fn parse(text: &str) -> Result<Self, String> {
         Parser { tokens: tokens(text), at: 0 }.selector()?;
         Ok(Self(text.to_owned()))
     }
@@ -84,12 +62,12 @@ impl<'a> Parser<'a> {
         token
     }
 
-    fn word(&mut self, due: &'static str) -> Result<&'a str, SelectorError> {
+    fn word(&mut self, due: &'static str) -> Result<&'a str, String> {
         let token = self.take();
         if is_word(token) { Ok(token) } else { Err(found(token, due)) }
     }
 
-    fn selector(&mut self) -> Result<(), SelectorError> {
+    fn selector(&mut self) -> Result<(), String> {
         if self.ahead().is_empty() {
             return Ok(());
         }
@@ -103,14 +81,15 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn requirement(&mut self) -> Result<(), SelectorError> {
+    fn requirement(&mut self) -> Result<(), String> {
         let absent = self.ahead() == "!";
         if absent {
             self.take();
         }
         let key = self.word("a label key or '!'")?;
         if !is_key(key) {
-            return Err(SelectorError::Key(key.to_owned()));
+            let syntax = "[PREFIX/]NAME, the name of 1 to 63 letters, digits, '-', '_' and '.'";
+            return Err(format!("{key:?} is no label key ({syntax})"));
         }
         if absent || matches!(self.ahead(), "" | ",") {
             return Ok(());
@@ -120,14 +99,16 @@ impl<'a> Parser<'a> {
             "in" | "notin" => self.values(),
             ">" | "<" => {
                 let text = self.value()?;
-                text.parse::<i64>().map(drop).map_err(|_| SelectorError::Number(text.to_owned()))
+                text.parse::<i64>()
+                    .map(drop)
+                    .map_err(|_| format!("{text:?} is no whole number, which '>' and '<' need"))
             }
             other => Err(found(other, "one of = == != in notin > <")),
         }
     }
 
     /// One value; empty before a comma or the end.
-    fn value(&mut self) -> Result<&'a str, SelectorError> {
+    fn value(&mut self) -> Result<&'a str, String> {
         if matches!(self.ahead(), "" | ",") {
             return Ok("");
         }
@@ -135,7 +116,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Values separated by commas in parentheses; a missing value is the empty value.
-    fn values(&mut self) -> Result<(), SelectorError> {
+    fn values(&mut self) -> Result<(), String> {
         match self.take() {
             "(" => {}
             other => return Err(found(other, "'('")),
@@ -157,8 +138,8 @@ fn is_word(token: &str) -> bool {
     !token.is_empty() && !token.starts_with(SPECIAL)
 }
 
-fn found(token: &str, due: &'static str) -> SelectorError {
-    SelectorError::Found { found: token.to_owned(), due }
+fn found(token: &str, due: &'static str) -> String {
+    format!("found {token:?} where {due} was due")
 }
 
 /// An optional prefix (a DNS name of at most 253 characters) with a slash, and a name.
@@ -186,8 +167,9 @@ fn is_name(text: &str) -> bool {
         && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte))
 }
 
-fn sound_value(text: &str) -> Result<&str, SelectorError> {
-    if is_name(text) { Ok(text) } else { Err(SelectorError::LabelValue(text.to_owned())) }
+fn sound_value(text: &str) -> Result<&str, String> {
+    let syntax = "at most 63 letters, digits, '-', '_' and '.'";
+    if is_name(text) { Ok(text) } else { Err(format!("{text:?} is no label value ({syntax})")) }
 }
 
 #[cfg(test)]

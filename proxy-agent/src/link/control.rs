@@ -34,13 +34,3 @@ pub struct LinkControl {
     /// Called at each change.
     pub observer: ServerObserver,
 }
-
-impl std::fmt::Debug for LinkControl {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LinkControl")
-            .field("draining", &self.drain.is_cancelled())
-            .field("retiring", &self.retire.is_cancelled())
-            .field("stopping", &self.stop.is_cancelled())
-            .finish_non_exhaustive()
-    }
-}

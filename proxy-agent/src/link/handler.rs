@@ -16,6 +16,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
+use super::Links;
 use super::control::{LinkControl, ServerObserver, ServerState};
 use super::in_flight::{InFlight, InFlightGuard};
 use super::report::{ReportRequest, ReportRequests};
@@ -110,11 +111,8 @@ pub(crate) struct AgentLinkHandler<R> {
 
 impl<R: Resolve> AgentLinkHandler<R> {
     pub(crate) fn new(
+        links: &Links<R>,
         server: Server,
-        dialer: Arc<Dialer<R>>,
-        metrics: Metrics,
-        (records, tracer): (Records, Tracer),
-        in_flight: InFlight,
         control: LinkControl,
         reports: ReportRequests,
     ) -> Self {
@@ -122,10 +120,11 @@ impl<R: Resolve> AgentLinkHandler<R> {
         let (report, results) = mpsc::unbounded_channel();
         AgentLinkHandler {
             server,
-            dialer,
-            metrics,
-            records,
-            tracer,
+            dialer: Arc::clone(&links.dialer),
+            metrics: links.metrics.clone(),
+            records: links.records.clone(),
+            tracer: links.tracer.clone(),
+            in_flight: links.in_flight.part(),
             dials: HashMap::new(),
             results,
             report,
@@ -135,7 +134,6 @@ impl<R: Resolve> AgentLinkHandler<R> {
             done: None,
             observer: control.observer,
             told: None,
-            in_flight,
             reports,
         }
     }

@@ -40,10 +40,10 @@ pub struct Links<R> {
     metrics: Metrics,
     records: Records,
     tracer: Tracer,
-    in_flight: InFlight,
+    pub(crate) in_flight: InFlight,
     /// The connect id ranges of streams to upstream servers.
     connect_ids: ConnectIdSpace,
-    open: OpenLinks,
+    pub(crate) open: OpenLinks,
 }
 
 impl<R: Resolve> Links<R> {
@@ -69,16 +69,6 @@ impl<R: Resolve> Links<R> {
         }
     }
 
-    /// The dials and connections of all links.
-    pub fn in_flight(&self) -> InFlight {
-        self.in_flight.clone()
-    }
-
-    /// The open streams, for the status.
-    pub fn open(&self) -> OpenLinks {
-        self.open.clone()
-    }
-
     /// Serves an open stream on the negotiated terms, until it ends by itself or by `control`. `native`: the server is a native peer.
     pub async fn run<W: Wire + Unpin>(
         &self,
@@ -89,7 +79,6 @@ impl<R: Resolve> Links<R> {
         origin: Origin,
         control: LinkControl,
     ) -> LinkEnd {
-        let dialer = Arc::clone(&self.dialer);
         let range = (!native).then(|| self.connect_ids.enter(&server_id));
         let beyond = range.as_ref().map_or(ConnectId(0), |range| range.beyond);
         let agent_id = Arc::clone(&self.agent_id);
@@ -98,17 +87,7 @@ impl<R: Resolve> Links<R> {
         let meter = LinkMeter::new(&self.metrics, link.traffic.clone());
         let _open = self.open.enter(link);
         let server = Server { id: server_id, agent_id, native, beyond };
-        let observed = (self.records.clone(), self.tracer.clone());
-        let in_flight = self.in_flight.part();
-        let handler = AgentLinkHandler::new(
-            server,
-            dialer,
-            self.metrics.clone(),
-            observed,
-            in_flight,
-            control,
-            reports,
-        );
+        let handler = AgentLinkHandler::new(self, server, control, reports);
         unconstrained(Driver::<Agent, _, _, _>::new(&self.bounds, negotiated, wire, handler, meter)).await
     }
 }

@@ -15,7 +15,7 @@ pub(crate) fn identity() -> Vec<Entry<Config>> {
                 &["--agent-id=a\u{1}"],
                 "--agent-id=\"a\\u{1}\": it travels in a gRPC header",
             ),
-        flag("agent-identifiers", |c| c.servers.agent_identifiers.text().to_owned())
+        flag("agent-identifiers", |c| c.servers.agent_identifiers.clone())
             .default("")
             .takes(&["--agent-identifiers=host=a&host=b&ipv6=::1"], "host=a&host=b&ipv6=::1")
             .takes(

@@ -119,7 +119,7 @@ fn the_sample_manifest_starts() {
     ];
     let config = run(&words, dir.path()).unwrap();
     assert_eq!(config.proxy_servers[0].port, 8132);
-    assert_eq!(config.servers.agent_identifiers.text(), "ipv4=10.0.0.1&host=node1");
+    assert_eq!(config.servers.agent_identifiers, "ipv4=10.0.0.1&host=node1");
 }
 
 #[test]

@@ -145,9 +145,8 @@ impl AgentService {
             RefusedStream::new(RefusedConnect::Authentication, refused.code, refused.text)
         })?;
         // Go's server answers with `Unknown` and its error text.
-        let metadata = ConnectMetadata::read(&request.metadata).map_err(|error| {
-            RefusedStream::new(RefusedConnect::Metadata, Code::Unknown, error.to_string())
-        })?;
+        let metadata = ConnectMetadata::read(&request.metadata)
+            .map_err(|text| RefusedStream::new(RefusedConnect::Metadata, Code::Unknown, text))?;
         let owned = self.gate.judge(&admitted.identity, &metadata, peer, &self.metrics);
         let owned = owned
             .map_err(|text| RefusedStream::new(RefusedConnect::Identity, Code::PermissionDenied, text))?;
@@ -204,13 +203,13 @@ impl AgentService {
         let registration = self.backends.register(backend).map_err(|error| {
             full(RefusedConnect::Registration, format!("agent ID {}: {error}", Peer(&agent_id)))
         })?;
-        let (id, traffic) = (registration.id(), handle.facts.traffic.clone());
+        let (id, traffic) = (registration.id, handle.facts.traffic.clone());
         let meter = LinkMeter::new(&self.metrics, Arc::clone(&agent_id), &registration, traffic);
         let observer = Observer {
             backends: self.backends.clone(),
             metrics: self.metrics.clone(),
             keepalive: Arc::clone(&request.keepalive),
-            lane: registration.lane().clone(),
+            lane: registration.lane.clone(),
             registration: Some(registration),
             stuck: false,
             owned,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use grpc::single;
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue};
 
 use crate::backends::Identifiers;
 
@@ -21,42 +21,32 @@ pub(crate) struct ConnectMetadata {
     pub(crate) identifiers: Identifiers,
 }
 
-/// Why a Connect is refused, as the gRPC message.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum ConnectMetadataError {
-    #[error("expected one agent ID in the context, got {0}")]
-    AgentIds(usize),
-    #[error("the agent ID is empty, longer than {MAX_AGENT_ID} bytes or not printable")]
-    BadAgentId,
-    #[error("expected at most one set of agent identifiers in the context, got {0}")]
-    IdentifierSets(usize),
-    #[error("{0}")]
-    Identifiers(#[from] crate::backends::IdentifiersError),
-    #[error("the agent identifiers are not printable")]
-    NotPrintable,
-}
-
 impl ConnectMetadata {
     /// Parses the metadata of a Connect.
-    pub(crate) fn read(metadata: &HeaderMap) -> Result<Self, ConnectMetadataError> {
-        let id = single(metadata, AGENT_ID).map_err(ConnectMetadataError::AgentIds)?;
-        let id = id.ok_or(ConnectMetadataError::AgentIds(0))?;
+    ///
+    /// # Errors
+    /// The gRPC message with which the Connect is refused.
+    pub(crate) fn read(metadata: &HeaderMap) -> Result<Self, String> {
+        let count = |count: usize| format!("expected one agent ID in the context, got {count}");
+        let id = single(metadata, AGENT_ID).map_err(count)?.ok_or_else(|| count(0))?;
         let agent_id = id.to_str().ok().filter(|id| !id.is_empty() && id.len() <= MAX_AGENT_ID);
-        let agent_id = agent_id.ok_or(ConnectMetadataError::BadAgentId)?.into();
-        let identifiers =
-            single(metadata, AGENT_IDENTIFIERS).map_err(ConnectMetadataError::IdentifierSets)?;
-        let identifiers = match identifiers {
-            Some(text) => Identifiers::parse(text.to_str().map_err(|_| ConnectMetadataError::NotPrintable)?)?,
+        let agent_id = agent_id.ok_or_else(|| {
+            format!("the agent ID is empty, longer than {MAX_AGENT_ID} bytes or not printable")
+        })?;
+        let identifiers = single(metadata, AGENT_IDENTIFIERS).map_err(|count| {
+            format!("expected at most one set of agent identifiers in the context, got {count}")
+        })?;
+        let identifiers = match identifiers.map(HeaderValue::to_str) {
+            Some(Ok(text)) => Identifiers::parse(text)?,
+            Some(Err(_)) => return Err("the agent identifiers are not printable".to_owned()),
             None => Identifiers::default(),
         };
-        Ok(ConnectMetadata { agent_id, identifiers })
+        Ok(ConnectMetadata { agent_id: agent_id.into(), identifiers })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
-
     use super::*;
 
     fn metadata(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
@@ -69,14 +59,12 @@ mod tests {
 
     #[test]
     fn exactly_one_agent_id() {
-        assert_eq!(ConnectMetadata::read(&metadata(&[])).unwrap_err(), ConnectMetadataError::AgentIds(0));
-        let two = metadata(&[("agentid", "a"), ("agentid", "b")]);
-        assert_eq!(ConnectMetadata::read(&two).unwrap_err(), ConnectMetadataError::AgentIds(2));
+        let refused = |pairs: &[_]| ConnectMetadata::read(&metadata(pairs)).unwrap_err();
+        assert_eq!(refused(&[]), "expected one agent ID in the context, got 0");
+        let two = [("agentid", "a"), ("agentid", "b")];
+        assert_eq!(refused(&two), "expected one agent ID in the context, got 2");
         assert_eq!(&*ConnectMetadata::read(&metadata(&[("agentid", "a")])).unwrap().agent_id, "a");
-        assert_eq!(
-            ConnectMetadata::read(&metadata(&[("agentid", "")])).unwrap_err(),
-            ConnectMetadataError::BadAgentId
-        );
+        assert!(refused(&[("agentid", "")]).contains("is empty"));
     }
 
     #[test]
@@ -89,6 +77,7 @@ mod tests {
         assert_eq!(one.identifiers.hosts.len(), 1);
         let two =
             metadata(&[("agentid", "a"), ("agentidentifiers", "host=a"), ("agentidentifiers", "host=b")]);
-        assert_eq!(ConnectMetadata::read(&two).unwrap_err(), ConnectMetadataError::IdentifierSets(2));
+        let refused = ConnectMetadata::read(&two).unwrap_err();
+        assert_eq!(refused, "expected at most one set of agent identifiers in the context, got 2");
     }
 }

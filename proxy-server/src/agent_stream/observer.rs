@@ -78,7 +78,7 @@ impl Observer {
         if let Some(registration) = &self.registration {
             let agent_id = Peer(&self.agent_id);
             tracing::info!(target: "v2", agentID = %agent_id, "agent is draining");
-            self.backends.set_draining(registration.id());
+            self.backends.set_draining(registration.id);
             tracing::info!(
                 target: "v2", agentID = %agent_id,
                 "marked backend as draining, will not route new requests to this agent"
@@ -93,7 +93,7 @@ impl Observer {
 
     /// Lets the agent's other lanes do the same.
     pub(super) fn probe_lanes(&self) {
-        let lanes = self.registration.iter().flat_map(|registration| self.backends.lanes(registration.id()));
+        let lanes = self.registration.iter().flat_map(|registration| self.backends.lanes(registration.id));
         lanes.for_each(|lane| lane.probe());
     }
 
@@ -103,7 +103,7 @@ impl Observer {
         let agent_id = Peer(&self.agent_id);
         let stuck = finding == Finding::Stuck;
         if let Finding::Answered(took) = finding {
-            registration.stats().sample(Instant::now(), took);
+            registration.stats.sample(Instant::now(), took);
         }
         if std::mem::replace(&mut self.stuck, stuck) == stuck {
             return;
@@ -116,7 +116,7 @@ impl Observer {
             Some(suppressed) => tracing::info!(agentID = %agent_id, suppressed, "packets answered again"),
             None => {}
         }
-        self.backends.set_stuck(registration.id(), stuck);
+        self.backends.set_stuck(registration.id, stuck);
     }
 
     /// Pings the agent, which has opened another stream: this one ends if it is half-open.

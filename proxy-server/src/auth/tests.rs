@@ -50,7 +50,7 @@ async fn review(api: Arc<Api>, token: bearer::Token) -> Result<TokenReview, ApiE
     sleep(api.delay).await;
     api.at_once.fetch_sub(1, Ordering::Relaxed);
     if *api.down.lock() {
-        return Err(ApiError::Unreachable { at: "test".into(), why: "down".into() });
+        return Err(ApiError::Unanswered { cause: "unreachable", text: "down".into() });
     }
     Ok(api.answers.lock().get(token.reveal()).cloned().unwrap_or_default())
 }

@@ -25,7 +25,7 @@ fn join(manager: &BackendManager<()>, agent: &str, identifiers: &str) -> Registr
 
 fn fail(agent: &Registration<()>) {
     let now = Instant::now();
-    (0..3).for_each(|_| agent.stats().blame(now, now));
+    (0..3).for_each(|_| agent.stats.blame(now, now));
 }
 
 fn sweep(manager: &BackendManager<()>) -> u64 {
@@ -51,15 +51,15 @@ async fn dials_chosen_at_once_try_an_agent_by_one() {
     let (tried, other) = (join(&manager, "tried", ""), join(&manager, "other", ""));
     put_on_trial(&manager, &tried).await;
     let choices: Vec<_> = (0..64).map(|_| manager.choose("", &[]).unwrap()).collect();
-    let tries = choices.iter().filter(|choice| choice.link == tried.id()).count();
+    let tries = choices.iter().filter(|choice| choice.link == tried.id).count();
     assert!(tries <= 1, "{tries} dials try the agent");
     drop(choices);
-    let only = manager.choose("", &[other.id()]).unwrap();
-    assert_eq!(only.link, tried.id());
-    assert_eq!(manager.choose("", &[]).unwrap().link, other.id());
+    let only = manager.choose("", &[other.id]).unwrap();
+    assert_eq!(only.link, tried.id);
+    assert_eq!(manager.choose("", &[]).unwrap().link, other.id);
     only.flight.reached(Instant::now());
     let more: Vec<_> = (0..64).map(|_| manager.choose("", &[]).unwrap()).collect();
-    assert!(more.iter().filter(|choice| choice.link == tried.id()).count() > 16, "it serves again");
+    assert!(more.iter().filter(|choice| choice.link == tried.id).count() > 16, "it serves again");
 }
 
 #[tokio::test(start_paused = true)]
@@ -68,11 +68,11 @@ async fn the_only_match_is_tried_by_one_dial_while_another_strategy_serves() {
     let (tried, other) = (join(&manager, "tried", "host=n"), join(&manager, "other", ""));
     put_on_trial(&manager, &tried).await;
     let first = manager.choose("n", &[]).unwrap();
-    assert_eq!(first.link, tried.id());
+    assert_eq!(first.link, tried.id);
     let second = manager.choose("n", &[]).unwrap();
-    assert_eq!(second.link, other.id());
+    assert_eq!(second.link, other.id);
     drop((other, second));
-    assert_eq!(manager.choose("n", &[]).unwrap().link, tried.id(), "there is no other agent");
+    assert_eq!(manager.choose("n", &[]).unwrap().link, tried.id, "there is no other agent");
 }
 
 #[tokio::test(start_paused = true)]
@@ -86,7 +86,7 @@ async fn reconnecting_ends_no_ejection() {
     assert_eq!(ejected(&manager), []);
     let agent = join(&manager, "a", "");
     assert_eq!(ejected(&manager), [("a".to_owned(), 3 * S)]);
-    assert!((0..64).all(|_| manager.choose("", &[]).unwrap().link != agent.id()));
+    assert!((0..64).all(|_| manager.choose("", &[]).unwrap().link != agent.id));
     drop(agent);
     advance(4 * S).await;
     let _agent = join(&manager, "a", "");
@@ -114,9 +114,9 @@ async fn invented_ids_do_not_displace_old_or_used_ones_from_the_metric() {
     let invented: Vec<_> = (0..100).map(|n| join(&manager, &format!("a-{n:02}"), "")).collect();
     advance(S).await;
     let used = join(&manager, "node-2", "");
-    used.stats().dialed(None);
+    used.stats.dialed(None);
     for agent in invented.iter().chain([&known, &used]) {
-        manager.set_unresponsive(agent.id(), true);
+        manager.set_unresponsive(agent.id, true);
     }
     metrics.set(&manager.agents(), Instant::now());
     let text = serve::metrics::Exposition::new(registry).scrape();
@@ -130,16 +130,16 @@ async fn many_changes_wake_a_waiting_dial_rarely() {
     let manager = manager(&[Strategy::DestHost]);
     let first = join(&manager, "a", "host=n");
     let others: Vec<_> = (0..2_000).map(|n| join(&manager, &n.to_string(), "")).collect();
-    manager.set_unresponsive(first.id(), true);
+    manager.set_unresponsive(first.id, true);
     let wakes = Arc::new(Wakes::default());
     let waker = Waker::from(Arc::clone(&wakes));
-    let mut waiting = pin!(manager.until_another_is_better(first.id(), "n"));
+    let mut waiting = pin!(manager.until_another_is_better(first.id, "n"));
     let mut poll = || waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
     assert!(!poll());
     let began = Instant::now();
     for unresponsive in [true, false] {
         for other in &others {
-            manager.set_unresponsive(other.id(), unresponsive);
+            manager.set_unresponsive(other.id, unresponsive);
             assert!(!poll());
             advance(Duration::from_micros(250)).await;
         }

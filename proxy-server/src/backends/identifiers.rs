@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use net::query::{QueryError, pairs};
+use net::query::pairs;
 
 use crate::limits::{MAX_IDENTIFIER_BYTES, MAX_IDENTIFIERS};
 
@@ -30,32 +30,18 @@ pub struct Identifiers {
     pub zone: Option<Arc<str>>,
 }
 
-/// Why the metadata is invalid. The Connect fails with this text.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum IdentifiersError {
-    /// As in Go, a `;`, or a `%` without two hexadecimal digits.
-    #[error("agentIdentifiers: {0}")]
-    Syntax(#[from] QueryError),
-    /// More than [`MAX_IDENTIFIERS`].
-    #[error("agentIdentifiers: more than {MAX_IDENTIFIERS} identifiers, announce fewer")]
-    TooMany,
-    /// A value longer than [`MAX_IDENTIFIER_BYTES`].
-    #[error("agentIdentifiers: an identifier is longer than {MAX_IDENTIFIER_BYTES} bytes")]
-    TooLong,
-}
-
 impl Identifiers {
     /// Parses the metadata value. Unknown keys are ignored, so that newer agents can send more.
     ///
     /// Empty values are kept, because Go counts them as a destHost backend, which affects readiness. They never match.
     ///
     /// # Errors
-    /// A syntax error that Go refuses as well, more than [`MAX_IDENTIFIERS`], or a value above [`MAX_IDENTIFIER_BYTES`].
-    pub fn parse(text: &str) -> Result<Self, IdentifiersError> {
+    /// The text with which the Connect fails: a syntax error that Go refuses as well, more than [`MAX_IDENTIFIERS`], or a value above [`MAX_IDENTIFIER_BYTES`].
+    pub fn parse(text: &str) -> Result<Self, String> {
         let mut found = Self::default();
         let mut default_route = None;
         for pair in pairs(text) {
-            let (key, value) = pair?;
+            let (key, value) = pair.map_err(|error| format!("agentIdentifiers: {error}"))?;
             match key.as_str() {
                 "ipv4" | "ipv6" | "host" => found.add_host(&value)?,
                 "cidr" => found.add_network(&value)?,
@@ -71,7 +57,7 @@ impl Identifiers {
         Ok(found)
     }
 
-    fn add_host(&mut self, value: &str) -> Result<(), IdentifiersError> {
+    fn add_host(&mut self, value: &str) -> Result<(), String> {
         self.check(value)?;
         if self.hosts.iter().all(|host| **host != *value) {
             self.hosts.push(value.into());
@@ -79,7 +65,7 @@ impl Identifiers {
         Ok(())
     }
 
-    fn add_network(&mut self, value: &str) -> Result<(), IdentifiersError> {
+    fn add_network(&mut self, value: &str) -> Result<(), String> {
         self.check(value)?;
         if let Ok(network) = value.parse::<IpNet>().map(|network| network.trunc())
             && !self.networks.contains(&network)
@@ -89,12 +75,14 @@ impl Identifiers {
         Ok(())
     }
 
-    fn check(&self, value: &str) -> Result<(), IdentifiersError> {
+    fn check(&self, value: &str) -> Result<(), String> {
         if value.len() > MAX_IDENTIFIER_BYTES {
-            return Err(IdentifiersError::TooLong);
+            return Err(format!(
+                "agentIdentifiers: an identifier is longer than {MAX_IDENTIFIER_BYTES} bytes"
+            ));
         }
         if self.hosts.len() + self.networks.len() >= MAX_IDENTIFIERS {
-            return Err(IdentifiersError::TooMany);
+            return Err(format!("agentIdentifiers: more than {MAX_IDENTIFIERS} identifiers, announce fewer"));
         }
         Ok(())
     }
@@ -151,7 +139,7 @@ mod tests {
     #[test]
     fn rejects_like_go() {
         for text in [";", "unknown=%"] {
-            assert!(matches!(Identifiers::parse(text), Err(IdentifiersError::Syntax(_))), "{text}");
+            assert!(Identifiers::parse(text).unwrap_err().contains("invalid"), "{text}");
         }
     }
 
@@ -159,9 +147,9 @@ mod tests {
     fn holds_its_limits() {
         let of = |n: usize| (0..n).map(|i| format!("host=h{i}")).collect::<Vec<_>>().join("&");
         assert_eq!(Identifiers::parse(&of(MAX_IDENTIFIERS)).unwrap().hosts.len(), MAX_IDENTIFIERS);
-        assert_eq!(Identifiers::parse(&of(MAX_IDENTIFIERS + 1)), Err(IdentifiersError::TooMany));
+        assert!(Identifiers::parse(&of(MAX_IDENTIFIERS + 1)).unwrap_err().contains("more than 256"));
         let long = format!("host={}", "x".repeat(MAX_IDENTIFIER_BYTES + 1));
-        assert_eq!(Identifiers::parse(&long), Err(IdentifiersError::TooLong));
+        assert!(Identifiers::parse(&long).unwrap_err().contains("longer than 512"));
         assert!(Identifiers::parse(&format!("note={}", "x".repeat(9_000))).is_ok());
     }
 

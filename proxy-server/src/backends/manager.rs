@@ -5,7 +5,6 @@ mod ejections;
 mod lanes;
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::Arc;
 
 use parking_lot::{RwLock, RwLockWriteGuard};
@@ -195,10 +194,7 @@ impl<L: Clone> BackendManager<L> {
 
     /// The number of agents without a ready stream.
     pub(crate) fn leaving_agents(&self) -> usize {
-        let state = self.shared.state.read();
-        let is_leaving =
-            |id: &LinkId| state.links.get(id).is_some_and(|link| link.health() == Health::Leaving);
-        state.agents.values().filter(|agent| agent.streams.iter().all(is_leaving)).count()
+        self.agents().iter().filter(|agent| !agent.ready).count()
     }
 
     /// The streams whose handle is `wanted`, in the order of their agents' ids.
@@ -328,36 +324,16 @@ impl<L> Link<L> {
 #[must_use = "dropping the registration removes the stream"]
 pub struct Registration<L: Clone> {
     manager: BackendManager<L>,
-    id: LinkId,
-    stats: AgentStats,
-    lane: LaneTraffic,
-}
-
-impl<L: Clone> Registration<L> {
     /// The stream's id.
-    pub fn id(&self) -> LinkId {
-        self.id
-    }
-
-    /// The traffic of the stream.
-    pub fn lane(&self) -> &LaneTraffic {
-        &self.lane
-    }
-
+    pub id: LinkId,
     /// The state that the streams of the agent share.
-    pub fn stats(&self) -> &AgentStats {
-        &self.stats
-    }
+    pub stats: AgentStats,
+    /// The traffic of the stream.
+    pub lane: LaneTraffic,
 }
 
 impl<L: Clone> Drop for Registration<L> {
     fn drop(&mut self) {
         self.manager.unregister(self.id);
-    }
-}
-
-impl<L: Clone> fmt::Debug for Registration<L> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Registration").field("id", &self.id).finish_non_exhaustive()
     }
 }

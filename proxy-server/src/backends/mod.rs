@@ -51,7 +51,7 @@ use std::sync::Arc;
 
 use serve::metrics::{Family, Gauge};
 
-pub use self::identifiers::{Identifiers, IdentifiersError};
+pub use self::identifiers::Identifiers;
 pub use self::lane::{LaneGuard, LaneTraffic};
 pub(crate) use self::manager::AgentDescription;
 pub use self::manager::{AgentView, BackendManager, OutlierMetrics, Registration, keep_sweeping};

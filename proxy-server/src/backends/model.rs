@@ -158,7 +158,7 @@ fn play(strategies: &[Strategy], selection: Selection, steps: Vec<Step>) {
                 match manager.register(backend) {
                     Ok(registration) => {
                         assert!(incumbents < MAX_STREAMS_PER_AGENT);
-                        let (id, agent) = (registration.id(), AGENTS[agent]);
+                        let (id, agent) = (registration.id, AGENTS[agent]);
                         let (announced, leaving) = (identifiers, (false, false));
                         streams.push(Stream { id, agent, announced, leaving, registration });
                     }
@@ -277,13 +277,13 @@ fn agents_are_equally_likely() {
         assert!(picks.values().all(|n| n.abs_diff(20_000 / agents) < 300), "{picks:?}");
     };
     even(&picks(&manager, &[], 20_000), 5);
-    even(&picks(&manager, &[kept[0].id()], 20_000), 4);
-    even(&picks(&manager, &[kept[1].id(), kept[0].id(), kept[8].id()], 20_000), 3);
+    even(&picks(&manager, &[kept[0].id], 20_000), 4);
+    even(&picks(&manager, &[kept[1].id, kept[0].id, kept[8].id], 20_000), 3);
     for registration in &kept {
-        manager.set_draining(registration.id());
+        manager.set_draining(registration.id);
     }
     even(&picks(&manager, &[], 20_000), 5);
-    even(&picks(&manager, &[kept[7].id(), kept[7].id()], 20_000), 4);
+    even(&picks(&manager, &[kept[7].id, kept[7].id], 20_000), 4);
 }
 
 #[test]
@@ -291,10 +291,10 @@ fn few_ready_agents_of_many_equals_share_the_dials() {
     let manager = manager(&[Strategy::DestHost]);
     let kept: Vec<_> =
         (0..400).map(|n| manager.register(backend(&n.to_string(), "host=n")).unwrap()).collect();
-    kept.iter().take(398).for_each(|registration| manager.set_draining(registration.id()));
+    kept.iter().take(398).for_each(|registration| manager.set_draining(registration.id));
     let mut rng = StdRng::seed_from_u64(7);
     let mut choose = || manager.choose_of("n", (&BOTH, None), &[], &mut rng).unwrap().link;
-    let last = (0..1_000).filter(|_| choose() == kept[399].id()).count();
+    let last = (0..1_000).filter(|_| choose() == kept[399].id).count();
     assert!((400..600).contains(&last), "{last} of 1,000");
 }
 
@@ -303,12 +303,12 @@ fn a_stale_stream_cannot_evict_its_successor() {
     let manager = manager(&[Strategy::DestHost, Strategy::Default]);
     let stale = manager.register(backend("a", "host=n")).unwrap();
     let successor = manager.register(backend("a", "host=n")).unwrap();
-    assert_eq!(manager.choose("n", &[]).unwrap().link, stale.id(), "an incumbent goes first");
-    manager.set_unresponsive(stale.id(), true);
-    assert_eq!(manager.choose("n", &[]).unwrap().link, successor.id(), "unless it is half dead");
-    manager.set_unresponsive(stale.id(), false);
+    assert_eq!(manager.choose("n", &[]).unwrap().link, stale.id, "an incumbent goes first");
+    manager.set_unresponsive(stale.id, true);
+    assert_eq!(manager.choose("n", &[]).unwrap().link, successor.id, "unless it is half dead");
+    manager.set_unresponsive(stale.id, false);
     drop(stale);
-    assert_eq!(manager.choose("n", &[]).unwrap().link, successor.id());
+    assert_eq!(manager.choose("n", &[]).unwrap().link, successor.id);
     assert_eq!(manager.counts(), [(Strategy::DestHost, 1), (Strategy::Default, 1)]);
 }
 
@@ -317,11 +317,11 @@ fn a_healthy_agent_of_a_later_strategy_beats_a_draining_match() {
     let manager = manager(&[Strategy::DestHost, Strategy::DefaultRoute]);
     let matching = manager.register(backend("a", "host=n")).unwrap();
     let other = manager.register(backend("b", "default-route=true")).unwrap();
-    manager.set_draining(matching.id());
-    assert_eq!(manager.choose("n", &[]).unwrap().link, other.id());
-    manager.set_draining(other.id());
+    manager.set_draining(matching.id);
+    assert_eq!(manager.choose("n", &[]).unwrap().link, other.id);
+    manager.set_draining(other.id);
     let choice = manager.choose("n", &[]).unwrap();
-    assert_eq!((choice.link, choice.strategy), (matching.id(), Strategy::DestHost));
+    assert_eq!((choice.link, choice.strategy), (matching.id, Strategy::DestHost));
     drop((matching, other));
     assert!(manager.choose("n", &[]).is_none());
 }
@@ -333,16 +333,16 @@ fn networks_come_after_exact_hosts_longest_prefix_first() {
     let narrow = manager.register(backend("b", "cidr=10.1.2.3/16")).unwrap();
     let exact = manager.register(backend("c", "ipv4=10.1.0.9")).unwrap();
     let chosen = |host: &str| manager.choose(host, &[]).map(|choice| choice.link);
-    assert_eq!(chosen("10.1.0.9"), Some(exact.id()));
-    assert_eq!(chosen("10.1.0.8"), Some(narrow.id()));
-    assert_eq!(chosen("::ffff:10.1.0.8"), Some(narrow.id()));
-    assert_eq!(chosen("10.2.0.8"), Some(wide.id()));
-    assert_eq!(chosen("fd12::1"), Some(wide.id()));
+    assert_eq!(chosen("10.1.0.9"), Some(exact.id));
+    assert_eq!(chosen("10.1.0.8"), Some(narrow.id));
+    assert_eq!(chosen("::ffff:10.1.0.8"), Some(narrow.id));
+    assert_eq!(chosen("10.2.0.8"), Some(wide.id));
+    assert_eq!(chosen("fd12::1"), Some(wide.id));
     assert_eq!(chosen("11.0.0.1"), None);
     assert_eq!(chosen("node-1"), None);
     assert!(manager.lacking(ReadinessPolicy::FirstStrategy).is_empty());
     drop(narrow);
-    assert_eq!(chosen("10.1.0.8"), Some(wide.id()));
+    assert_eq!(chosen("10.1.0.8"), Some(wide.id));
 }
 
 #[test]
@@ -354,9 +354,9 @@ fn a_zone_comes_first_while_it_has_a_ready_agent() {
     let far = manager.register(backend("far", "zone=z2&host=n&default-route=true")).unwrap();
     let _nowhere = manager.register(backend("nowhere", "zone=")).unwrap();
     assert_eq!(picks(&manager, &[], 100), BTreeMap::from([("near".to_owned(), 100)]));
-    assert_eq!(manager.choose("n", &[]).unwrap().link, far.id(), "an announced host counts more");
+    assert_eq!(manager.choose("n", &[]).unwrap().link, far.id, "an announced host counts more");
     assert_eq!(manager.lacking(ReadinessPolicy::All), []);
-    manager.set_unresponsive(near.id(), true);
+    manager.set_unresponsive(near.id, true);
     assert_eq!(picks(&manager, &[], 100).len(), 2, "the other zones serve");
     drop((near, far));
     assert_eq!(manager.lacking(ReadinessPolicy::FirstStrategy), [Strategy::DestHost]);
@@ -385,7 +385,7 @@ fn agents_are_limited_and_incumbents_stay() {
     let manager = manager(&[Strategy::Default]);
     let mut kept: Vec<_> =
         (0..MAX_AGENTS).map(|n| manager.register(backend(&format!("agent-{n}"), "")).unwrap()).collect();
-    assert_eq!(manager.register(backend("late", "")).unwrap_err(), RegisterError::TooManyAgents);
+    assert_eq!(manager.register(backend("late", "")).err(), Some(RegisterError::TooManyAgents));
     kept.push(manager.register(backend("agent-0", "")).expect("a known agent may have another stream"));
     drop(kept.swap_remove(7));
     assert!(manager.register(backend("late", "")).is_ok());
@@ -397,13 +397,13 @@ fn ejection_does_not_reach_an_agent_that_has_registered_again() {
     let first = manager.register(backend("a", "")).unwrap();
     let other = manager.register(backend("b", "")).unwrap();
     let now = Instant::now();
-    (0..3).for_each(|_| first.stats().blame(now, now));
+    (0..3).for_each(|_| first.stats.blame(now, now));
     let before = manager.agents();
     drop((first, other));
     let again = manager.register(backend("a", "")).unwrap();
     assert_eq!(manager.sweep(&before, now), 1);
     let ready = manager.choose_ready("", Strategy::Default, &[]).unwrap();
-    assert_eq!(ready.link, again.id());
+    assert_eq!(ready.link, again.id);
 }
 
 #[test]
@@ -411,12 +411,12 @@ fn waiting_bytes_of_the_streams_of_an_agent_are_added() {
     let manager = manager(&[Strategy::Default]);
     let (one, two) =
         (manager.register(backend("a", "")).unwrap(), manager.register(backend("b", "")).unwrap());
-    one.stats().waiting_changed(0, 1 << 30);
-    one.stats().waiting_changed(0, 5);
-    one.stats().waiting_changed(5, 0);
-    assert!(one.stats().loses_to(two.stats(), Instant::now()));
-    one.stats().waiting_changed(1 << 30, 0);
-    assert!(!one.stats().loses_to(two.stats(), Instant::now()));
+    one.stats.waiting_changed(0, 1 << 30);
+    one.stats.waiting_changed(0, 5);
+    one.stats.waiting_changed(5, 0);
+    assert!(one.stats.loses_to(&two.stats, Instant::now()));
+    one.stats.waiting_changed(1 << 30, 0);
+    assert!(!one.stats.loses_to(&two.stats, Instant::now()));
 }
 
 #[test]
@@ -424,14 +424,14 @@ fn siblings_share_an_agent_id_and_nothing_else() {
     let manager = manager(&[Strategy::Default]);
     let one = manager.register(backend("a", "")).unwrap();
     let other = manager.register(backend("b", "")).unwrap();
-    assert_eq!(manager.siblings(one.id()), [0; 0]);
+    assert_eq!(manager.siblings(one.id), [0; 0]);
     let twin = manager.register(backend("a", "")).unwrap();
-    assert_eq!(manager.siblings(twin.id()).len(), 1);
-    assert_eq!(manager.siblings(one.id()).len(), 1);
-    assert_eq!(manager.siblings(other.id()), [0; 0]);
-    let id = one.id();
+    assert_eq!(manager.siblings(twin.id).len(), 1);
+    assert_eq!(manager.siblings(one.id).len(), 1);
+    assert_eq!(manager.siblings(other.id), [0; 0]);
+    let id = one.id;
     drop(one);
-    assert_eq!(manager.siblings(twin.id()), [0; 0]);
+    assert_eq!(manager.siblings(twin.id), [0; 0]);
     assert_eq!(manager.siblings(id), [0; 0], "gone");
 }
 
@@ -449,14 +449,14 @@ impl Wake for Wakes {
 fn dial_on_a_draining_stream_moves_once_the_stream_is_unresponsive() {
     let manager = manager(&[Strategy::Default]);
     let first = manager.register(backend("a", "")).unwrap();
-    manager.set_draining(first.id());
+    manager.set_draining(first.id);
     let _other = manager.register(backend("b", "")).unwrap();
     let wakes = Arc::new(Wakes::default());
     let waker = Waker::from(Arc::clone(&wakes));
-    let mut waiting = pin!(manager.until_another_is_better(first.id(), ""));
+    let mut waiting = pin!(manager.until_another_is_better(first.id, ""));
     let mut poll = || waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
     assert!(!poll());
-    manager.set_unresponsive(first.id(), true);
+    manager.set_unresponsive(first.id, true);
     assert_eq!(wakes.0.load(Ordering::Relaxed), 1);
     assert!(poll());
 }
@@ -468,15 +468,15 @@ fn changes_of_other_streams_do_not_wake_a_dial_whose_agent_answers() {
     let others = ["b", "c", "d"].map(|agent| manager.register(backend(agent, "")).unwrap());
     let wakes = Arc::new(Wakes::default());
     let waker = Waker::from(Arc::clone(&wakes));
-    let mut waiting = pin!(manager.until_another_is_better(first.id(), ""));
+    let mut waiting = pin!(manager.until_another_is_better(first.id, ""));
     let mut poll = || waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
     assert!(!poll());
     for unresponsive in [true, false, true] {
-        others.iter().for_each(|other| manager.set_unresponsive(other.id(), unresponsive));
+        others.iter().for_each(|other| manager.set_unresponsive(other.id, unresponsive));
     }
     let _fifth = manager.register(backend("e", "")).unwrap();
     assert_eq!(wakes.0.load(Ordering::Relaxed), 0);
-    manager.set_unresponsive(first.id(), true);
+    manager.set_unresponsive(first.id, true);
     assert_eq!(wakes.0.load(Ordering::Relaxed), 1);
     assert!(poll(), "the fifth answers");
 }
@@ -487,16 +487,16 @@ async fn registration_wakes_dials_only_if_one_may_change_its_agent() {
     let first = manager.register(backend("a", "")).unwrap();
     let wakes = Arc::new(Wakes::default());
     let waker = Waker::from(Arc::clone(&wakes));
-    let mut waiting = pin!(manager.until_another_is_better(first.id(), ""));
+    let mut waiting = pin!(manager.until_another_is_better(first.id, ""));
     let mut poll = || waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
     assert!(!poll());
     let other = manager.register(backend("b", "")).unwrap();
-    manager.set_draining(other.id());
+    manager.set_draining(other.id);
     assert_eq!(wakes.0.load(Ordering::Relaxed), 0, "every agent answers pings");
-    manager.set_unresponsive(first.id(), true);
+    manager.set_unresponsive(first.id, true);
     assert_eq!(wakes.0.load(Ordering::Relaxed), 1);
     assert!(!poll(), "the other agent drains");
-    manager.set_unresponsive(other.id(), true);
+    manager.set_unresponsive(other.id, true);
     assert_eq!(wakes.0.load(Ordering::Relaxed), 2);
     assert!(!poll());
     let _third = manager.register(backend("c", "")).unwrap();

@@ -88,7 +88,7 @@ async fn simulate(agents: &[Behavior], rate: u32, time: Duration, seed: u64) -> 
             let other = manager.choose_of("", (&[Health::Ready], None), &[first.link], &mut rng);
             if let Some(other) = other.filter(|other| agents[other.handle].fails == 0) {
                 take(other);
-                first.flight.stats().blame(now, now);
+                first.flight.stats.blame(now, now);
             }
             outcome.dials[first.handle] += 1;
         } else {

@@ -144,16 +144,12 @@ impl AgentStats {
 /// for a reason that may be the endpoint's.
 #[derive(Debug)]
 pub struct Flight {
-    stats: AgentStats,
+    /// The state of the agent.
+    pub stats: AgentStats,
     began: Instant,
 }
 
 impl Flight {
-    /// The state of the agent.
-    pub fn stats(&self) -> &AgentStats {
-        &self.stats
-    }
-
     /// The dial is sent to the agent only now.
     pub fn sent(&mut self, now: Instant) {
         self.began = now;

@@ -112,8 +112,10 @@ impl Frontend {
     fn listener(&self) -> Result<FrontendListener> {
         let listener = match (&self.config.listener, &self.port) {
             (args::FrontendListener::Unix { path, delete_existing }, _) => {
-                let socket = UnixSocket::bind(path, *delete_existing)?.reporting(self.reach.clone());
-                FrontendListener::Unix(socket.yielding(Arc::clone(&self.shutting_down)))
+                let mut socket = UnixSocket::bind(path, *delete_existing)?;
+                socket.reach = self.reach.clone();
+                socket.shutting_down = Arc::clone(&self.shutting_down);
+                FrontendListener::Unix(socket)
             }
             (args::FrontendListener::Tcp { bind, .. }, Some(port)) => {
                 let _on = port.handshakes.enter();

@@ -16,9 +16,6 @@ pub(super) fn client(config: &Config) -> Result<Option<Client>> {
         return Ok(None);
     }
     let api = cluster::Config::load(config.kube.kubeconfig.as_deref()).context("--kubeconfig")?;
-    for warning in &api.warnings {
-        tracing::warn!("{warning}");
-    }
     tracing::info!(
         api = %api,
         qps = config.kube.kubeconfig_qps,

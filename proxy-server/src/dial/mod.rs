@@ -173,7 +173,7 @@ impl Dialer {
             return self.try_link(self.reserve(choice)?, target, deadline, stages).await;
         }
         let first = self.backends.choose(&target.host, &[]).ok_or(DialFailure::NoAgent)?;
-        let (tried, stats, strategy) = (first.link, first.flight.stats().clone(), first.strategy);
+        let (tried, stats, strategy) = (first.link, first.flight.stats.clone(), first.strategy);
         stages.agent = Some(Arc::clone(&first.agent_id));
         let failure = match self.reserve(first) {
             Err(full) => full,
@@ -199,7 +199,7 @@ impl Dialer {
 
     /// Takes a slot for a connection through the chosen agent.
     fn reserve(&self, choice: Choice<LinkHandle>) -> Result<Reserved, DialFailure> {
-        let slot = self.budget.connection(choice.flight.stats().budget()).ok_or(DialFailure::Full)?;
+        let slot = self.budget.connection(choice.flight.stats.budget()).ok_or(DialFailure::Full)?;
         Ok((choice, slot))
     }
 
@@ -271,7 +271,7 @@ impl Dialer {
         stages: &mut DialStages,
     ) -> Result<Dialed, DialFailure> {
         let Choice { mut flight, handle, agent_id, lane, .. } = choice;
-        let turn = timeout_at(deadline, self.budget.dial(flight.stats().budget())).await;
+        let turn = timeout_at(deadline, self.budget.dial(flight.stats.budget())).await;
         let _turn = turn.map_err(|_| DialFailure::SendFailed)?;
         let began = Instant::now();
         let mut span = stages.send(began);
@@ -281,7 +281,7 @@ impl Dialer {
         let dial = handle.dial(target.protocol.clone(), target.address.clone(), span.context());
         let outcome = timeout_at(deadline, dial).await.map_err(|_| DialFailure::TimedOut).flatten();
         self.metrics.attempts.count(Attempt::of(&outcome));
-        flight.stats().dialed(outcome.as_ref().err().map(ToString::to_string));
+        flight.stats.dialed(outcome.as_ref().err().map(ToString::to_string));
         let now = Instant::now();
         stages.answer(now);
         span.end(outcome.as_ref().map(drop).map_err(|failure| failure as &dyn std::fmt::Display));
@@ -290,7 +290,7 @@ impl Dialer {
         } else if outcome.as_ref().is_err_and(|error| *error == DialFailure::TimedOut)
             && now >= began + ANSWERS_WITHIN
         {
-            flight.stats().blame(now, began);
+            flight.stats.blame(now, began);
         }
         Ok(Dialed { connection: outcome?, agent_id, slot })
     }

@@ -179,7 +179,7 @@ async fn a_failure_of_the_agents_own_is_tried_once_on_another_agent() {
 async fn a_failure_of_the_agents_own_is_not_tried_on_an_agent_that_does_not_answer() {
     let own = DialFailure::refused("dial tcp 1.2.3.4:9: connect: no route to host");
     let bench = bench(Duration::ZERO, many(), &[Script::Fail(SOON, own.clone()), Script::Silent]);
-    bench.dialer.backends.set_unresponsive(bench.kept[1].id(), true);
+    bench.dialer.backends.set_unresponsive(bench.kept[1].id, true);
     assert_eq!(bench.dial().await.unwrap_err(), own);
     assert_eq!(bench.sum().await.0, 1);
 }
@@ -363,7 +363,7 @@ async fn connections_are_limited_until_they_end() {
 /// Marks the first link unresponsive after that time.
 async fn first_falls_silent(bench: &Bench, after: Duration) {
     tokio::time::sleep(after).await;
-    bench.dialer.backends.set_unresponsive(bench.kept[0].id(), true);
+    bench.dialer.backends.set_unresponsive(bench.kept[0].id, true);
 }
 
 #[tokio::test(start_paused = true)]
@@ -380,7 +380,7 @@ async fn a_dial_leaves_each_agent_that_ceases_to_answer() {
     let silences = async {
         first_falls_silent(&bench, SOON).await;
         tokio::time::sleep(SOON).await;
-        bench.dialer.backends.set_unresponsive(bench.kept[1].id(), true);
+        bench.dialer.backends.set_unresponsive(bench.kept[1].id, true);
     };
     let (dialed, ()) = tokio::join!(bench.dial(), silences);
     assert_eq!(&*dialed.unwrap().agent_id, "c");
@@ -396,7 +396,7 @@ async fn a_dial_waits_for_an_agent_that_ceases_to_answer_while_there_is_no_other
     assert_eq!(alone.sum().await, (1, 0, vec!["1 in 1s".to_owned()]));
     // Both links are silent until a third one registers.
     let both = bench(Duration::ZERO, many(), &[Script::Silent, Script::Silent]);
-    both.dialer.backends.set_unresponsive(both.kept[1].id(), true);
+    both.dialer.backends.set_unresponsive(both.kept[1].id, true);
     let third = async {
         first_falls_silent(&both, SOON).await;
         tokio::time::sleep(after).await;

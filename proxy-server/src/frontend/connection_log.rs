@@ -30,8 +30,6 @@ pub struct Identity {
     pub peer: Arc<str>,
     /// The dialed target.
     pub target: Target,
-    /// The agent that carries the connection.
-    pub agent: Arc<str>,
     /// The agent's connect id.
     pub connect_id: i64,
     /// The stages of the dial.
@@ -77,7 +75,12 @@ impl Identity {
         records: Records,
     ) -> Self {
         let stages = DialStages::default();
-        Identity { id, frontend, peer, target, agent: Arc::default(), connect_id: 0, stages, records }
+        Identity { id, frontend, peer, target, connect_id: 0, stages, records }
+    }
+
+    /// The agent that carries the connection, empty before the choice of one.
+    pub(super) fn agent(&self) -> Peer<'_> {
+        Peer(self.stages.agent.as_deref().unwrap_or_default())
     }
 
     /// Records a dial that opened no connection.
@@ -150,7 +153,7 @@ impl ConnectionLog {
         tracing::debug!(
             dialID = identity.target.dial_id,
             connectionID = identity.connect_id,
-            agentID = %Peer(&identity.agent),
+            agentID = %identity.agent(),
             dialAddress = %Peer(&identity.target.address),
             connection = identity.id,
             frontend = identity.frontend,
@@ -206,7 +209,7 @@ impl ConnectionLog {
             tracing::error!(
                 err = %error,
                 host = %Peer(&self.identity.target.address),
-                agentID = %Peer(&self.identity.agent),
+                agentID = %self.identity.agent(),
                 connectionID = self.identity.connect_id,
                 "Received failure on connection"
             );
@@ -228,17 +231,11 @@ impl ConnectionLog {
     }
 }
 
-impl fmt::Debug for ConnectionLog {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.identity.fmt(f)
-    }
-}
-
 impl Drop for ConnectionLog {
     fn drop(&mut self) {
         tracing::debug!(
             connectionID = self.identity.connect_id,
-            agentID = %Peer(&self.identity.agent),
+            agentID = %self.identity.agent(),
             dialAddress = %Peer(&self.identity.target.address),
             connection = self.identity.id,
             frontend = self.identity.frontend,

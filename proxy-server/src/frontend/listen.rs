@@ -66,7 +66,6 @@ impl Protocol {
 }
 
 /// A frontend's listener: bound, not yet accepting.
-#[derive(Debug)]
 pub enum FrontendListener {
     /// A Unix socket; the mode of its file is the access control.
     Unix(UnixSocket),
@@ -75,7 +74,7 @@ pub enum FrontendListener {
 }
 
 /// The TLS of a frontend's port. Cheap to clone.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct TlsPort {
     /// Certificate, key and authorities.
     pub tls: ServerTls,

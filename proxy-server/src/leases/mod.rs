@@ -31,7 +31,7 @@ const NAME: &str = "konnectivity-proxy-server-";
 const STOP_WITHIN: Duration = Duration::from_secs(3);
 
 /// The content of the leases, and the intervals.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct LeaseSettings {
     /// The namespace of all leases.
     pub namespace: String,

@@ -107,20 +107,13 @@ impl Renewer {
     }
 
     /// Deletes the lease if we wrote it: a successor with the same server id may hold it already.
-    async fn delete(mut self) {
+    async fn delete(self) {
         let name = self.settings.name();
         if self.sent.is_none() {
             return;
         }
         tracing::info!(target: "v0", "Cleaning up server lease {name:?}");
-        let mut deleted = match self.held.take() {
-            Some(held) => self.leases.delete(&name, Some(&held.metadata.resource_version)).await,
-            None => self.delete_unless_foreign(&name).await,
-        };
-        if deleted.as_ref().is_err_and(|error| error.is(409)) {
-            deleted = self.delete_unless_foreign(&name).await;
-        }
-        match deleted {
+        match self.delete_unless_foreign(&name).await {
             Err(error) if !error.is(404) => {
                 let namespace = &self.settings.namespace;
                 tracing::error!("Could not clean up lease {name:?} in namespace {namespace:?}: {error}");

@@ -50,8 +50,8 @@ pub(super) async fn connect(config: &Config, presented: &PresentedCredentials) -
     if !server.https {
         return speak(stream).await.map_err(|error| failed(&error));
     }
-    let tls = config.tls.build(presented.identity.as_ref())?;
-    let name = config.tls.name(&server.host)?;
+    let tls = config.tls.build(presented.identity.as_ref()).map_err(ApiError::tls)?;
+    let name = config.tls.name(&server.host).map_err(ApiError::tls)?;
     let stream = TlsConnector::from(tls).connect(name, stream).await;
     let stream = stream.map_err(|error| failed(&format_args!("TLS: {error}")))?;
     speak(stream).await.map_err(|error| failed(&error))
@@ -65,11 +65,11 @@ async fn through(
 ) -> Result<Stream, ApiError> {
     let server = &config.server;
     let failed = |why: &dyn Display| ApiError::unreachable(server, why);
-    let tcp = dial(proxy.host(), proxy.port()).await;
+    let tcp = dial(&proxy.host, proxy.port).await;
     let mut stream: Stream = Box::new(tcp.map_err(|error| failed(&format_args!("proxy {proxy}: {error}")))?);
-    if proxy.is_tls() {
-        let tls = TlsConnector::from(config.tls.build(presented.identity.as_ref())?);
-        let shaken = tls.connect(name_in_tls(proxy.host())?, stream).await;
+    if proxy.tls {
+        let tls = TlsConnector::from(config.tls.build(presented.identity.as_ref()).map_err(ApiError::tls)?);
+        let shaken = tls.connect(name_in_tls(&proxy.host).map_err(ApiError::tls)?, stream).await;
         stream = Box::new(shaken.map_err(|error| failed(&format_args!("proxy {proxy}: TLS: {error}")))?);
     }
     if server.https {

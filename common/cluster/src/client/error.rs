@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use crate::api::Status;
-use crate::config::{CredentialError, Server, TlsProblem};
+use crate::config::Server;
 
 /// The longest text of the API that is passed on, in bytes.
 const SHOWN: usize = 300;
@@ -27,45 +27,38 @@ pub enum ApiError {
         /// `Retry-After`.
         retry_after: Option<Duration>,
     },
-    /// The connection failed or broke.
-    #[error("cannot reach the Kubernetes API at {at}: {why}")]
-    Unreachable {
-        /// `HOST:PORT`.
-        at: String,
-        /// The cause.
-        why: String,
+    /// There is no answer, or an invalid one.
+    #[error("{text}")]
+    Unanswered {
+        /// The cause in one word, for metrics.
+        cause: &'static str,
+        /// The cause in a sentence.
+        text: String,
     },
-    /// The call took too long.
-    #[error("the Kubernetes API at {at} did not answer within {limit:?}")]
-    Timeout {
-        /// `HOST:PORT`.
-        at: String,
-        /// The time-out.
-        limit: Duration,
-    },
-    /// The call was not sent: its turn did not come within its time-out.
-    #[error(
-        "too many requests of our own: the turn of this one did not come within {limit:?}; raise --kubeconfig-qps and --kubeconfig-burst"
-    )]
-    Throttled {
-        /// The call's time-out.
-        limit: Duration,
-    },
-    /// The answer is invalid.
-    #[error("the Kubernetes API answered nonsense: {0}")]
-    Answer(&'static str),
-    /// Credentials are not available now.
-    #[error(transparent)]
-    Credentials(#[from] CredentialError),
-    /// TLS is not available now.
-    #[error("TLS to the Kubernetes API: {0}")]
-    Tls(#[from] TlsProblem),
 }
 
 impl ApiError {
     /// The connection to this API server failed.
     pub(super) fn unreachable(server: &Server, why: &dyn Display) -> Self {
-        Self::Unreachable { at: server.authority(), why: why.to_string() }
+        let text = format!("cannot reach the Kubernetes API at {}: {why}", server.authority());
+        Self::Unanswered { cause: "unreachable", text }
+    }
+
+    /// The answer is invalid.
+    pub(super) fn nonsense(why: &str) -> Self {
+        let text = format!("the Kubernetes API answered nonsense: {why}");
+        Self::Unanswered { cause: "nonsense", text }
+    }
+
+    /// Our credentials are not available now.
+    pub(super) fn credentials(text: String) -> Self {
+        Self::Unanswered { cause: "credentials", text }
+    }
+
+    /// TLS is not available now.
+    #[expect(clippy::needless_pass_by_value, reason = "map_err hands the text in")]
+    pub(super) fn tls(why: String) -> Self {
+        Self::Unanswered { cause: "tls", text: format!("TLS to the Kubernetes API: {why}") }
     }
 
     /// From an error answer to a request that contained `secret`.
@@ -102,12 +95,7 @@ impl ApiError {
         match result {
             Ok(_) => Ok((200, "")),
             Err(Self::Status { code, reason, .. }) => Ok((*code, reason)),
-            Err(Self::Unreachable { .. }) => Err("unreachable"),
-            Err(Self::Timeout { .. }) => Err("timeout"),
-            Err(Self::Throttled { .. }) => Err("throttled"),
-            Err(Self::Answer(_)) => Err("nonsense"),
-            Err(Self::Credentials(_)) => Err("credentials"),
-            Err(Self::Tls(_)) => Err("tls"),
+            Err(Self::Unanswered { cause, .. }) => Err(cause),
         }
     }
 

@@ -30,7 +30,7 @@ pub enum Freshness {
 }
 
 /// The leases of a namespace.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Leases {
     client: Client,
     path: String,
@@ -119,7 +119,7 @@ impl Leases {
         path: String,
         body: &impl Serialize,
     ) -> Result<T, ApiError> {
-        let body = serde_json::to_vec(body).map_err(|_| ApiError::Answer("a lease that is not JSON"))?;
+        let body = serde_json::to_vec(body).map_err(|_| ApiError::nonsense("a lease that is not JSON"))?;
         let body = Some(Bytes::from(body));
         self.client.call(Call { body, ..Call::new(method, path, CALL_LIMIT) }).await
     }

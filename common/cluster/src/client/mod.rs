@@ -19,7 +19,6 @@ use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, PROXY_AUTHORIZATIO
 use http::{HeaderMap, HeaderValue, Method, Request, Response};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
-use net::env_proxy::Proxy;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout_at};
@@ -117,7 +116,7 @@ impl Client {
         let (body, secret) = (Some(Bytes::from(body.to_string())), Some(token.to_owned()));
         let call = Call { body, secret, ..Call::new(Method::POST, path, limit) };
         let answer: Answer = self.call(call).await?;
-        answer.status.ok_or(ApiError::Answer("a TokenReview without status"))
+        answer.status.ok_or_else(|| ApiError::nonsense("a TokenReview without status"))
     }
 
     /// Reads any object at `path`, which includes the query; [`escaped`] escapes its parts.
@@ -130,7 +129,7 @@ impl Client {
 
     /// Sends a call and parses its answer.
     async fn call<T: DeserializeOwned>(&self, call: Call) -> Result<T, ApiError> {
-        serde_json::from_slice(&self.body(call).await?).map_err(|_| ApiError::Answer("no such JSON"))
+        serde_json::from_slice(&self.body(call).await?).map_err(|_| ApiError::nonsense("no such JSON"))
     }
 
     async fn body(&self, call: Call) -> Result<Bytes, ApiError> {
@@ -156,15 +155,22 @@ impl Client {
         limit: Duration,
         doing: impl Future<Output = Result<T, ApiError>>,
     ) -> Result<T, ApiError> {
-        let late = |_| Err(ApiError::Timeout { at: self.0.config.server.authority(), limit });
-        timeout_at(deadline, doing).await.unwrap_or_else(late)
+        timeout_at(deadline, doing).await.unwrap_or_else(|_| {
+            let at = self.0.config.server.authority();
+            let text = format!("the Kubernetes API at {at} did not answer within {limit:?}");
+            Err(ApiError::Unanswered { cause: "timeout", text })
+        })
     }
 
     /// Sends the call, and again with other credentials if the API refused the first.
     async fn send(&self, call: &Call, deadline: Instant) -> Result<(Response<Incoming>, Pooled), ApiError> {
         if let Some(limit) = &self.0.limit {
-            let late = |_| ApiError::Throttled { limit: call.limit };
-            timeout_at(deadline, limit.turn()).await.map_err(late)?;
+            timeout_at(deadline, limit.turn()).await.map_err(|_| {
+                let fix = "raise --kubeconfig-qps and --kubeconfig-burst";
+                let late = format!("the turn of this one did not come within {:?}", call.limit);
+                let text = format!("too many requests of our own: {late}; {fix}");
+                ApiError::Unanswered { cause: "throttled", text }
+            })?;
         }
         match self.send_as(call).await {
             Err(error) if error.is(401) && self.0.config.credentials.refused() => {
@@ -176,7 +182,7 @@ impl Client {
     }
 
     async fn send_as(&self, call: &Call) -> Result<(Response<Incoming>, Pooled), ApiError> {
-        let presented = self.0.config.credentials.show().await?;
+        let presented = self.0.config.credentials.show().await.map_err(ApiError::credentials)?;
         loop {
             let mut pooled = match self.0.pool.take() {
                 Some(pooled) => pooled,
@@ -213,7 +219,9 @@ impl Client {
     async fn read(&self, response: Response<Incoming>) -> Result<Bytes, ApiError> {
         match Limited::new(response.into_body(), ANSWER_LIMIT).collect().await {
             Ok(body) => Ok(body.to_bytes()),
-            Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(ApiError::Answer("too much")),
+            Err(error) if error.is::<http_body_util::LengthLimitError>() => {
+                Err(ApiError::nonsense("too much"))
+            }
             Err(error) => Err(ApiError::unreachable(&self.0.config.server, &error)),
         }
     }
@@ -239,14 +247,14 @@ impl Client {
         if let Some(header) = &presented.header {
             request = request.header(AUTHORIZATION, header);
         }
-        if let Some(authorization) = forwarder.and_then(Proxy::authorization) {
+        if let Some(authorization) = forwarder.and_then(|proxy| proxy.authorization.as_deref()) {
             request = request.header(PROXY_AUTHORIZATION, authorization);
         }
         if call.body.is_some() {
             request = request.header(CONTENT_TYPE, JSON);
         }
         let body = Full::new(call.body.clone().unwrap_or_default());
-        request.body(body).map_err(|_| ApiError::Answer("a path or host that no request can have"))
+        request.body(body).map_err(|_| ApiError::nonsense("a path or host that no request can have"))
     }
 }
 
@@ -258,10 +266,4 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 /// Escapes a path segment or a query value.
 pub fn escaped(text: &str) -> impl std::fmt::Display {
     utf8_percent_encode(text, PLAIN)
-}
-
-impl std::fmt::Debug for Client {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Client({})", self.0.config)
-    }
 }

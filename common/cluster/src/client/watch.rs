@@ -62,14 +62,17 @@ impl Watch {
         loop {
             // `line` keeps the bytes that a canceled call has read.
             let room = LINE_LIMIT.saturating_sub(self.line.len()) as u64;
-            (&mut self.body)
-                .take(room)
-                .read_until(b'\n', &mut self.line)
-                .await
-                .map_err(|error| ApiError::Unreachable { at: "a watch".into(), why: error.to_string() })?;
+            (&mut self.body).take(room).read_until(b'\n', &mut self.line).await.map_err(|error| {
+                let text = format!("the Kubernetes API's watch: {error}");
+                ApiError::Unanswered { cause: "unreachable", text }
+            })?;
             if self.line.last() != Some(&b'\n') {
                 let is_end = self.line.len() < LINE_LIMIT;
-                return if is_end { Ok(None) } else { Err(ApiError::Answer("a watch's event is too long")) };
+                return if is_end {
+                    Ok(None)
+                } else {
+                    Err(ApiError::nonsense("a watch's event is too long"))
+                };
             }
             let event = event(&self.line);
             self.line.clear();
@@ -85,7 +88,7 @@ fn event(line: &[u8]) -> Result<Option<WatchEvent>, ApiError> {
     if line.trim_ascii().is_empty() {
         return Ok(None);
     }
-    let nonsense = |_| ApiError::Answer("a watch's event is no such JSON");
+    let nonsense = |_| ApiError::nonsense("a watch's event is no such JSON");
     let Line { kind, mut object } = serde_json::from_slice(line).map_err(nonsense)?;
     Ok(match kind.as_str() {
         "ADDED" | "MODIFIED" => {
@@ -102,10 +105,4 @@ fn event(line: &[u8]) -> Result<Option<WatchEvent>, ApiError> {
         }
         _ => None,
     })
-}
-
-impl std::fmt::Debug for Watch {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Watch").field("buffered", &self.line.len()).finish_non_exhaustive()
-    }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use http::HeaderValue;
 use http::header::InvalidHeaderValue;
@@ -14,25 +14,15 @@ use super::tls::Pem;
 const TOKEN_LIMIT: usize = 64 * 1024;
 
 /// Our credentials. `Debug` and `Display` show no secret.
-pub struct Credentials(Source);
-
-enum Source {
+pub enum Credentials {
+    /// None besides a client certificate.
     None,
+    /// The `authorization` header of a constant token, marked sensitive.
     Token(HeaderValue),
+    /// A file with a token, read for each request because kubelet rotates it.
     TokenFile(PathBuf),
+    /// The credentials of a plug-in.
     Exec(Exec),
-}
-
-/// Why credentials are not available now. No text contains a secret.
-#[derive(Debug, Clone, thiserror::Error)]
-#[error("{0}")]
-pub struct CredentialError(pub(super) String);
-
-impl CredentialError {
-    #[expect(clippy::needless_pass_by_value, reason = "map_err hands the error in")]
-    fn of_file(path: &Path, error: io::Error) -> Self {
-        Self(format!("token file {path:?}: {error}"))
-    }
 }
 
 /// The credentials of one request or connection.
@@ -45,55 +35,43 @@ pub(crate) struct PresentedCredentials {
 }
 
 impl Credentials {
-    /// None besides a client certificate.
-    pub fn none() -> Self {
-        Self(Source::None)
-    }
-
     /// A constant token.
     ///
     /// # Errors
     /// If it has characters that are invalid in a header.
     pub fn token(token: &str) -> Result<Self, InvalidHeaderValue> {
-        Ok(Self(Source::Token(bearer(token.trim())?)))
-    }
-
-    /// A file with a token, read for each request because kubelet rotates it.
-    pub fn token_file(path: PathBuf) -> Self {
-        Self(Source::TokenFile(path))
-    }
-
-    /// The credentials of a plug-in.
-    pub(crate) fn exec(exec: Exec) -> Self {
-        Self(Source::Exec(exec))
+        bearer(token.trim()).map(Self::Token)
     }
 
     /// Whether the token file can be read now; its contents are checked at each use.
-    pub(super) fn check_file(&self) -> Result<(), CredentialError> {
-        let Source::TokenFile(path) = &self.0 else { return Ok(()) };
-        std::fs::read(path).map(drop).map_err(|error| CredentialError::of_file(path, error))
+    pub(super) fn check_file(&self) -> Result<(), String> {
+        let Self::TokenFile(path) = self else { return Ok(()) };
+        std::fs::read(path).map(drop).map_err(|error| format!("token file {path:?}: {error}"))
     }
 
     /// The current credentials.
-    pub(crate) async fn show(&self) -> Result<PresentedCredentials, CredentialError> {
-        match &self.0 {
-            Source::None => Ok(PresentedCredentials::default()),
-            Source::Token(header) => Ok(header_alone(header.clone())),
-            Source::TokenFile(path) => {
-                let header = read(path).map_err(|error| CredentialError::of_file(path, error))?;
+    ///
+    /// # Errors
+    /// Why they are not available now, without a secret.
+    pub(crate) async fn show(&self) -> Result<PresentedCredentials, String> {
+        match self {
+            Self::None => Ok(PresentedCredentials::default()),
+            Self::Token(header) => Ok(header_alone(header.clone())),
+            Self::TokenFile(path) => {
+                let header = read(path).map_err(|error| format!("token file {path:?}: {error}"))?;
                 Ok(header_alone(header))
             }
-            Source::Exec(exec) => exec.show().await,
+            Self::Exec(exec) => exec.show().await,
         }
     }
 
     /// The API refused the credentials. Returns true if a second attempt could use others.
     pub(crate) fn refused(&self) -> bool {
-        match &self.0 {
-            Source::None | Source::Token(_) => false,
+        match self {
+            Self::None | Self::Token(_) => false,
             // The file may have been rotated between the read and the answer.
-            Source::TokenFile(_) => true,
-            Source::Exec(exec) => exec.invalidate(),
+            Self::TokenFile(_) => true,
+            Self::Exec(exec) => exec.invalidate(),
         }
     }
 }
@@ -120,11 +98,11 @@ pub(super) fn bearer(token: &str) -> Result<HeaderValue, InvalidHeaderValue> {
 
 impl fmt::Display for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            Source::None => f.write_str("client certificate or nothing"),
-            Source::Token(_) => f.write_str("token"),
-            Source::TokenFile(path) => write!(f, "token file {}", path.display()),
-            Source::Exec(exec) => write!(f, "plug-in {exec}"),
+        match self {
+            Self::None => f.write_str("client certificate or nothing"),
+            Self::Token(_) => f.write_str("token"),
+            Self::TokenFile(path) => write!(f, "token file {}", path.display()),
+            Self::Exec(exec) => write!(f, "plug-in {exec}"),
         }
     }
 }

@@ -18,7 +18,7 @@ use tokio::process::Command;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
-use super::credentials::{CredentialError, PresentedCredentials, bearer};
+use super::credentials::{PresentedCredentials, bearer};
 use super::tls::Pem;
 use crate::time::{Clock, Moment};
 
@@ -69,7 +69,7 @@ struct Status {
 }
 
 /// A plug-in with its last result.
-pub(crate) struct Exec(Arc<Shared>);
+pub struct Exec(Arc<Shared>);
 
 struct Shared {
     program: Program,
@@ -78,7 +78,7 @@ struct Shared {
 }
 
 /// The credentials, and when they expire.
-type Outcome = Result<(PresentedCredentials, Option<Moment>), CredentialError>;
+type Outcome = Result<(PresentedCredentials, Option<Moment>), String>;
 
 /// The program, its arguments and its environment.
 struct Program {
@@ -127,7 +127,7 @@ impl Exec {
     }
 
     /// The current credentials; runs the program if there are none or they expire soon.
-    pub(super) async fn show(&self) -> Result<PresentedCredentials, CredentialError> {
+    pub(super) async fn show(&self) -> Result<PresentedCredentials, String> {
         let (shared, asked) = (Arc::clone(&self.0), Instant::now());
         // A task, which continues if its caller gives up.
         let run = tokio::spawn(async move {
@@ -168,7 +168,7 @@ fn is_later(expires: Moment) -> bool {
 }
 
 impl Program {
-    async fn run(&self) -> Result<Vec<u8>, CredentialError> {
+    async fn run(&self) -> Result<Vec<u8>, String> {
         let mut command = Command::new(&self.path);
         command.args(&self.args).envs(self.env.iter().map(|(name, value)| (name, value)));
         command.env("KUBERNETES_EXEC_INFO", &self.info);
@@ -189,8 +189,8 @@ impl Program {
     }
 
     /// Why the plug-in returned no credentials. No text contains its standard output.
-    fn failed(&self, why: &str) -> CredentialError {
-        CredentialError(format!("plug-in {:?} {why}", self.command))
+    fn failed(&self, why: &str) -> String {
+        format!("plug-in {:?} {why}", self.command)
     }
 
     fn read(&self, printed: &[u8]) -> Outcome {

@@ -37,7 +37,7 @@ pub(super) fn load(
     Ok(Config {
         server: Server { https: true, host, port, path: String::new() },
         tls: TlsFiles { ca: Some(Pem::File(mount.join("ca.crt"))), ..TlsFiles::default() },
-        credentials: Credentials::token_file(token),
+        credentials: Credentials::TokenFile(token),
         proxy: None,
         warnings: Vec::new(),
     })

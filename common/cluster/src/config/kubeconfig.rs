@@ -200,15 +200,15 @@ fn credentials(user: User, folder: &Path, info: Value) -> Result<Credentials, St
     }
     // As in client-go: the file takes precedence over the token, and both over a plug-in.
     if let Some(file) = user.token_file.filter(|file| !file.as_os_str().is_empty()) {
-        return Ok(Credentials::token_file(folder.join(file)));
+        return Ok(Credentials::TokenFile(folder.join(file)));
     }
     if let Some(token) = given(user.token) {
         return Credentials::token(&token).map_err(|_| "token has invalid characters".to_owned());
     }
     if let Some(plugin) = user.exec {
-        return Ok(Credentials::exec(Exec::new(plugin, folder, info)?));
+        return Ok(Credentials::Exec(Exec::new(plugin, folder, info)?));
     }
-    Ok(Credentials::none())
+    Ok(Credentials::None)
 }
 
 #[cfg(test)]

@@ -117,7 +117,7 @@ fn a_proxy_has_the_port_of_its_scheme() {
     {
         let config = load_text(&kubeconfig(&format!("{SERVER}, proxy-url: '{url}'"), "")).1.unwrap();
         let proxy = config.proxy.unwrap();
-        assert_eq!((proxy.to_string().as_str(), proxy.is_tls()), (shown, tls), "{url}");
+        assert_eq!((proxy.to_string().as_str(), proxy.tls), (shown, tls), "{url}");
     }
 }
 

@@ -16,11 +16,11 @@ use std::path::Path;
 
 use net::env_proxy::{EnvProxy, Proxy};
 
+pub use credentials::Credentials;
 pub(crate) use credentials::PresentedCredentials;
-pub use credentials::{CredentialError, Credentials};
 pub use server::Server;
 pub(crate) use tls::name as name_in_tls;
-pub use tls::{Pem, TlsFiles, TlsProblem};
+pub use tls::{Pem, TlsFiles};
 
 /// How to reach the API, and our credentials.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub struct Config {
     pub credentials: Credentials,
     /// The proxy for the API: the kubeconfig's, otherwise the environment's.
     pub proxy: Option<Proxy>,
-    /// Warnings for the log about settings that weaken security.
+    /// Warnings about settings that weaken security.
     pub warnings: Vec<String>,
 }
 
@@ -49,12 +49,16 @@ impl ConfigError {
 }
 
 impl Config {
-    /// From a kubeconfig's current context; without a kubeconfig, from the pod's own mounts.
+    /// From a kubeconfig's current context; without a kubeconfig, from the pod's own mounts. Logs the warnings.
     ///
     /// # Errors
     /// See [`ConfigError`].
     pub fn load(kubeconfig: Option<&Path>) -> Result<Self, ConfigError> {
-        Self::load_in(kubeconfig, |name| std::env::var(name).ok())
+        let config = Self::load_in(kubeconfig, |name| std::env::var(name).ok())?;
+        for warning in &config.warnings {
+            tracing::warn!("{warning}");
+        }
+        Ok(config)
     }
 
     /// The same, with the caller's environment.
@@ -91,8 +95,8 @@ impl Config {
     /// The process does not start if a file that the kubeconfig names cannot be read, as with client-go. The files are
     /// read again at each use, because they rotate.
     fn check_files(&self) -> Result<(), String> {
-        self.tls.check_files().map_err(|problem| problem.to_string())?;
-        self.credentials.check_file().map_err(|error| error.to_string())
+        self.tls.check_files()?;
+        self.credentials.check_file()
     }
 }
 

@@ -4,10 +4,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use net::tls::{
-    SHORTEST_RSA, Validity, any_server, check_config, ignore_legacy_pki, server_verifier, system_roots,
+    ALPN_HTTP1, SHORTEST_RSA, Validity, any_server, client_config, ignore_legacy_pki, server_verifier,
+    system_roots,
 };
 use rustls::ClientConfig;
 use rustls::crypto::aws_lc_rs;
+use rustls::sign::CertifiedKey;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 
@@ -53,19 +55,13 @@ pub struct TlsFiles {
     pub insecure: bool,
 }
 
-/// Why TLS is not available. The text names the file and contains no key.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct TlsProblem(String);
-
 impl TlsFiles {
     /// The configuration of one connection; `identity`, from a plug-in, replaces our own.
     ///
     /// # Errors
-    /// If a file cannot be read or used.
-    pub(crate) fn build(&self, identity: Option<&(Pem, Pem)>) -> Result<Arc<ClientConfig>, TlsProblem> {
-        let problem = |what: &str, why: &dyn std::fmt::Display| TlsProblem(format!("{what}: {why}"));
-        let provider = Arc::new(aws_lc_rs::default_provider());
+    /// Why a file cannot be read or used, without a key.
+    pub(crate) fn build(&self, identity: Option<&(Pem, Pem)>) -> Result<Arc<ClientConfig>, String> {
+        let problem = |what: &str, why: &dyn std::fmt::Display| format!("{what}: {why}");
         let verifier = if self.insecure {
             any_server()
         } else {
@@ -76,33 +72,26 @@ impl TlsFiles {
             server_verifier(roots, ignore_legacy_pki())
                 .map_err(|why| problem("certificate-authority", &why))?
         };
-        let builder = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|why| problem("TLS", &why))?
-            .dangerous()
-            .with_custom_certificate_verifier(verifier);
-        let mut config = match identity.or(self.identity.as_ref()) {
-            None => builder.with_no_client_auth(),
-            Some((chain, key)) => {
-                let chain = certificates(chain, "client-certificate")?;
-                let text = key.read("client-key")?;
-                let key = PrivateKeyDer::from_pem_slice(&text)
-                    .map_err(|_| TlsProblem(format!("client-key{key}: has no usable private key in PEM")))?;
-                builder
-                    .with_client_auth_cert(chain, key)
-                    .map_err(|why| problem("client-certificate", &format_args!("{why} ({SHORTEST_RSA})")))?
-            }
-        };
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        // A connection lives for minutes; tickets would only outlive a rotated certificate.
-        config.resumption = rustls::client::Resumption::disabled();
-        check_config(config.fips()).map_err(|why| problem("TLS", &why))?;
-        Ok(Arc::new(config))
+        let identity =
+            match identity.or(self.identity.as_ref()) {
+                None => None,
+                Some((chain, key)) => {
+                    let chain = certificates(chain, "client-certificate")?;
+                    let text = key.read("client-key")?;
+                    let key = PrivateKeyDer::from_pem_slice(&text)
+                        .map_err(|_| format!("client-key{key}: has no usable private key in PEM"))?;
+                    let pair = CertifiedKey::from_der(chain, key, &aws_lc_rs::default_provider());
+                    Some(Arc::new(pair.map_err(|why| {
+                        problem("client-certificate", &format_args!("{why} ({SHORTEST_RSA})"))
+                    })?))
+                }
+            };
+        client_config(verifier, identity, vec![ALPN_HTTP1.to_vec()]).map_err(|why| problem("TLS", &why))
     }
 
     /// Whether the files can be read now. The authorities must also parse: client-go reads them once, and the
     /// certificate and key for each connection.
-    pub(super) fn check_files(&self) -> Result<(), TlsProblem> {
+    pub(super) fn check_files(&self) -> Result<(), String> {
         if let Some(ca) = &self.ca {
             certificates(ca, "certificate-authority")?;
         }
@@ -122,32 +111,32 @@ impl TlsFiles {
     }
 
     /// The name that the server's certificate must contain.
-    pub(crate) fn name(&self, host: &str) -> Result<ServerName<'static>, TlsProblem> {
+    pub(crate) fn name(&self, host: &str) -> Result<ServerName<'static>, String> {
         name(self.server_name.as_deref().unwrap_or(host))
     }
 }
 
 /// The name that a certificate for `host` must contain.
-pub(crate) fn name(host: &str) -> Result<ServerName<'static>, TlsProblem> {
-    ServerName::try_from(host.to_owned()).map_err(|_| TlsProblem(format!("{host:?} is not a server name")))
+pub(crate) fn name(host: &str) -> Result<ServerName<'static>, String> {
+    ServerName::try_from(host.to_owned()).map_err(|_| format!("{host:?} is not a server name"))
 }
 
 impl Pem {
-    fn read(&self, what: &str) -> Result<Vec<u8>, TlsProblem> {
+    fn read(&self, what: &str) -> Result<Vec<u8>, String> {
         match self {
             Self::Data(data) => Ok(data.clone()),
-            Self::File(path) => std::fs::read(path).map_err(|why| TlsProblem(format!("{what}{self}: {why}"))),
+            Self::File(path) => std::fs::read(path).map_err(|why| format!("{what}{self}: {why}")),
         }
     }
 }
 
-fn certificates(pem: &Pem, what: &str) -> Result<Vec<CertificateDer<'static>>, TlsProblem> {
+fn certificates(pem: &Pem, what: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     let text = pem.read(what)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
     match found {
         Ok(found) if !found.is_empty() => Ok(found),
-        Ok(_) => Err(TlsProblem(format!("{what}{pem}: has no certificate in PEM"))),
-        Err(why) => Err(TlsProblem(format!("{what}{pem}: has a malformed block: {why}"))),
+        Ok(_) => Err(format!("{what}{pem}: has no certificate in PEM")),
+        Err(why) => Err(format!("{what}{pem}: has a malformed block: {why}")),
     }
 }
 

@@ -1,7 +1,6 @@
 //! A client of the gRPC and of the HTTP CONNECT frontend: one dial, a few bytes, and the close.
 
 use std::future::poll_fn;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,7 +8,8 @@ use grpc::{Connected, Incoming, Keepalive, Wire, connect};
 use http::HeaderMap;
 use mux::{ConnectId, DialId, Packet};
 use net::host_port::host_port;
-use rustls::{ClientConfig, ClientConnection, RootCertStore};
+use net::tls::{any_server, client_config};
+use rustls::ClientConnection;
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, timeout};
@@ -254,12 +254,9 @@ async fn dial_connect(mut io: Box<dyn Io>, target: &str) -> Result<Tunnel, Refus
 
 /// The first bytes of a TLS client. No certificate is judged: the server's first byte suffices.
 fn client_hello(host: &str) -> Result<Vec<u8>, String> {
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let config = config.map_err(|error| error.to_string())?;
-    let config = config.with_root_certificates(RootCertStore::empty()).with_no_client_auth();
+    let config = client_config(any_server(), None, Vec::new()).map_err(|error| error.to_string())?;
     let name = ServerName::try_from(host.to_owned()).map_err(|error| format!("{host}: {error}"))?;
-    let client = ClientConnection::new(Arc::new(config), name);
+    let client = ClientConnection::new(config, name);
     let mut hello = Vec::new();
     client.map_err(|error| error.to_string())?.write_tls(&mut hello).map_err(|error| error.to_string())?;
     Ok(hello)

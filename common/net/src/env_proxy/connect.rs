@@ -61,7 +61,7 @@ fn failed(error: io::Error) -> String {
 }
 
 fn request(proxy: &Proxy, target: &str) -> String {
-    let authorization = match proxy.authorization() {
+    let authorization = match &proxy.authorization {
         Some(value) => format!("Proxy-Authorization: {value}\r\n"),
         None => String::new(),
     };

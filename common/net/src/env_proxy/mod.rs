@@ -72,7 +72,7 @@ impl EnvProxy {
 /// Go silently ignores a URL that it cannot parse, and dials directly; we do the same, with a warning.
 fn ignoring(parsed: Result<Option<Proxy>, ProxyUrlError>) -> Result<Option<Proxy>, ProxyUrlError> {
     match parsed {
-        Err(error) if error.is_ignored() => {
+        Err(error) if error.ignored => {
             tracing::warn!(%error, "dialing without a proxy");
             Ok(None)
         }

@@ -8,17 +8,18 @@ use crate::host_port;
 
 /// The exemptions. `localhost` and loopback addresses are always exempt.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct NoProxy {
-    everything: bool,
-    rules: Vec<Rule>,
-}
+pub struct NoProxy(Vec<Rule>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Rule {
+    Everything,
     /// Addresses in a network, on any port.
     Network(IpNet),
     /// One address.
-    Address { ip: IpAddr, port: Option<String> },
+    Address {
+        ip: IpAddr,
+        port: Option<String>,
+    },
     /// Names that end in `.suffix`, and `suffix` itself unless the entry began with a dot or `*.`.
     Domain {
         /// With its leading dot, in lower case.
@@ -32,31 +33,18 @@ impl NoProxy {
     /// Parses a comma-separated list of `*`, addresses, networks and domains, all but networks with an optional port.
     /// An invalid entry never matches.
     pub fn parse(text: &str) -> Self {
-        let mut parsed = Self::default();
-        for entry in text.split(',').map(|entry| entry.trim().to_lowercase()) {
-            if entry == "*" {
-                parsed.everything = true;
-            } else {
-                parsed.rules.extend(rule(&entry));
-            }
-        }
-        parsed
+        Self(text.split(',').filter_map(|entry| rule(&entry.trim().to_lowercase())).collect())
     }
 
     /// True if `host` (a name, or an address with or without brackets) is dialed directly.
     pub fn exempts(&self, host: &str, port: u16) -> bool {
         let host = host_port::unbracketed(host);
-        // As in Go: exactly this name, in lower case.
-        if host == "localhost" {
-            return true;
-        }
-        let port = port.to_string();
         let ip = host.parse::<IpAddr>().ok().map(|ip| ip.to_canonical());
-        if ip.is_some_and(|ip| ip.is_loopback()) || self.everything {
-            return true;
-        }
-        let name = host.to_lowercase();
-        self.rules.iter().any(|rule| rule.matches(&name, ip, &port))
+        let (name, port) = (host.to_lowercase(), port.to_string());
+        // As in Go: exactly this name, in lower case.
+        host == "localhost"
+            || ip.is_some_and(|ip| ip.is_loopback())
+            || self.0.iter().any(|rule| rule.matches(&name, ip, &port))
     }
 }
 
@@ -64,6 +52,7 @@ impl Rule {
     fn matches(&self, name: &str, ip: Option<IpAddr>, port: &str) -> bool {
         let right_port = |wanted: &Option<String>| wanted.as_ref().is_none_or(|wanted| wanted == port);
         match self {
+            Self::Everything => true,
             Self::Network(network) => ip.is_some_and(|ip| network.contains(&ip)),
             Self::Address { ip: wanted, port } => ip == Some(*wanted) && right_port(port),
             Self::Domain { suffix, bare, port } => {
@@ -75,6 +64,9 @@ impl Rule {
 }
 
 fn rule(entry: &str) -> Option<Rule> {
+    if entry == "*" {
+        return Some(Rule::Everything);
+    }
     if let Ok(network) = entry.parse::<IpNet>() {
         return Some(Rule::Network(network));
     }

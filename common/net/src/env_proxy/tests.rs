@@ -152,8 +152,8 @@ fn for_http_the_scheme_counts() {
         ("https://user:pass@proxy.local:3128", "proxy.local:3128", true),
     ] {
         let proxy = Proxy::parse_for_http(text).unwrap();
-        assert_eq!((proxy.to_string().as_str(), proxy.is_tls()), (shown, tls), "{text}");
-        assert!(!Proxy::parse(text).unwrap().is_tls(), "grpc-go never speaks TLS to a proxy");
+        assert_eq!((proxy.to_string().as_str(), proxy.tls), (shown, tls), "{text}");
+        assert!(!Proxy::parse(text).unwrap().tls, "grpc-go never speaks TLS to a proxy");
     }
     for text in ["socks5://user:secret@proxy.local", "socks5h://proxy.local:1080", "SOCKS5://proxy.local"] {
         let error = Proxy::parse_for_http(text).unwrap_err().to_string();
@@ -209,11 +209,11 @@ fn credentials_are_decoded_and_hidden() {
         ("u:%C3%A4", "Basic dTrDpA=="),
     ] {
         let proxy = Proxy::parse(&format!("http://{user}@proxy:80")).unwrap();
-        assert_eq!(proxy.authorization(), Some(value), "{user}");
+        assert_eq!(proxy.authorization.as_deref(), Some(value), "{user}");
         let shown = format!("{proxy} {proxy:?}");
         assert!(!shown.contains(value) && !shown.contains("pass"), "{shown}");
     }
-    assert_eq!(Proxy::parse("proxy:80").unwrap().authorization(), None);
+    assert_eq!(Proxy::parse("proxy:80").unwrap().authorization, None);
 }
 
 /// A proxy that answers one request with `chunks`, one by one. Returns the client's result and the request.
@@ -240,7 +240,7 @@ async fn through(user: &str, target: &str, chunks: &[&str]) -> (Result<TcpStream
         String::from_utf8(request).unwrap()
     };
     let connect = async {
-        let stream = TcpStream::connect((proxy.host(), proxy.port())).await.unwrap();
+        let stream = TcpStream::connect((proxy.host.as_str(), proxy.port)).await.unwrap();
         tunnel(stream, &proxy, target).await
     };
     tokio::join!(connect, serve)

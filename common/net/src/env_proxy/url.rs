@@ -22,11 +22,14 @@ enum Dialer {
 /// A proxy: its address, its protocol and our credentials. Neither `Debug` nor `Display` shows credentials.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Proxy {
-    host: String,
-    port: u16,
-    tls: bool,
-    /// `Basic ...`.
-    authorization: Option<String>,
+    /// The host, without brackets.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// The proxy speaks TLS.
+    pub tls: bool,
+    /// The value of `Proxy-Authorization`: `Basic ...`.
+    pub authorization: Option<String>,
 }
 
 /// A proxy URL that cannot be used. The error does not repeat the URL, which may contain a password.
@@ -35,7 +38,8 @@ pub struct Proxy {
 pub struct ProxyUrlError {
     place: &'static str,
     why: &'static str,
-    ignored: bool,
+    /// Go behaves as if there were no proxy.
+    pub(super) ignored: bool,
 }
 
 impl ProxyUrlError {
@@ -52,11 +56,6 @@ impl ProxyUrlError {
     #[must_use]
     pub fn found_in(self, place: &'static str) -> Self {
         Self { place, ..self }
-    }
-
-    /// True if Go behaves as if there were no proxy.
-    pub fn is_ignored(&self) -> bool {
-        self.ignored
     }
 }
 
@@ -108,26 +107,6 @@ impl Proxy {
             tls,
             authorization: user.map(basic).transpose().map_err(ProxyUrlError::no_url)?,
         })
-    }
-
-    /// Name or address of the proxy, without brackets.
-    pub fn host(&self) -> &str {
-        &self.host
-    }
-
-    /// TCP port of the proxy.
-    pub fn port(&self) -> u16 {
-        self.port
-    }
-
-    /// Whether the proxy expects TLS.
-    pub fn is_tls(&self) -> bool {
-        self.tls
-    }
-
-    /// The value of `Proxy-Authorization`. Secret.
-    pub fn authorization(&self) -> Option<&str> {
-        self.authorization.as_deref()
     }
 }
 

@@ -70,10 +70,10 @@ pub struct UnixSocket {
     watch: Pin<Box<Interval>>,
     /// Connections that the kernel accepted before the file was deleted.
     left_over: VecDeque<UnixStream>,
-    /// As of the last check.
-    reach: Reach,
+    /// Why clients do not reach the socket, as of the last check.
+    pub reach: Reach,
     /// The process is about to end: the path belongs to its successor.
-    shutting_down: Arc<AtomicBool>,
+    pub shutting_down: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
@@ -86,17 +86,11 @@ struct Bound {
 const EXISTS: &str = "the socket exists already: remove it or allow its deletion";
 const TAKEN: &str = "address already in use: stop the process that listens there or choose another name";
 
-/// Identifies a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct FileId {
-    device: u64,
-    inode: u64,
-}
+/// A file's device and inode.
+type FileId = (u64, u64);
 
-impl FileId {
-    fn of(metadata: &Metadata) -> Self {
-        Self { device: metadata.dev(), inode: metadata.ino() }
-    }
+fn file_id(metadata: &Metadata) -> FileId {
+    (metadata.dev(), metadata.ino())
 }
 
 impl UnixSocket {
@@ -127,22 +121,6 @@ impl UnixSocket {
         abstract_name(path).is_some()
     }
 
-    /// Keeps `reach` up to date from now on: clients cannot reach the socket while its directory is missing, or while another file
-    /// is at the path.
-    #[must_use]
-    pub fn reporting(mut self, reach: Reach) -> Self {
-        reach.set(None);
-        self.reach = reach;
-        self
-    }
-
-    /// While `shutting_down` is true, a deleted file is not bound again, and another process's file is not an error.
-    #[must_use]
-    pub fn yielding(mut self, shutting_down: Arc<AtomicBool>) -> Self {
-        self.shutting_down = shutting_down;
-        self
-    }
-
     /// The address: a file's path, or `@name`.
     pub fn path(&self) -> &Path {
         &self.path
@@ -155,7 +133,7 @@ impl UnixSocket {
             return;
         }
         let why = match fs::symlink_metadata(&self.path) {
-            Ok(found) if FileId::of(&found) == file => {
+            Ok(found) if file_id(&found) == file => {
                 return self.reach.set(None);
             }
             Ok(_) => "another process's file is there".to_owned(),
@@ -200,7 +178,7 @@ impl Source for UnixSocket {
 impl Drop for UnixSocket {
     fn drop(&mut self) {
         let Some(file) = self.bound.file else { return };
-        let ours = fs::symlink_metadata(&self.path).is_ok_and(|found| FileId::of(&found) == file);
+        let ours = fs::symlink_metadata(&self.path).is_ok_and(|found| file_id(&found) == file);
         if ours && let Err(error) = fs::remove_file(&self.path) {
             tracing::warn!(path = %self.path.display(), %error, "cannot remove the Unix socket's file");
         }
@@ -211,7 +189,7 @@ impl Bound {
     fn to_file(path: &Path) -> io::Result<Self> {
         let socket = bound(path, EXISTS)?;
         fs::set_permissions(path, Permissions::from_mode(UNIX_MODE))?;
-        let file = FileId::of(&fs::symlink_metadata(path)?);
+        let file = file_id(&fs::symlink_metadata(path)?);
         Ok(Self { listener: listening(socket)?, file: Some(file) })
     }
 

@@ -1,4 +1,4 @@
-//! The agent's TLS towards a server.
+//! A client's TLS: the agent's towards a server, and that of our other clients.
 //!
 //! Sessions are never resumed: a resumption does not verify the server's certificate again, which may have expired.
 //! (The Go agent does not resume either.)
@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use rustls::ClientConfig;
 use rustls::client::Resumption;
-use rustls::sign::SingleCertAndKey;
+use rustls::client::danger::ServerCertVerifier;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
@@ -94,7 +95,7 @@ impl Options for ClientTlsOptions {
     ) -> Result<(Self::Config, Validities), TlsError> {
         let names = self.server_names.iter().map(|name| server_name(name)).collect::<Result<_, _>>()?;
         let provider = super::shared_provider();
-        let mut validities = Validities::default();
+        let (mut validities, mut identity) = (Validities::default(), None);
         let roots = match &material.authorities {
             Some(file) => {
                 let roots = pem::certificates(file)?;
@@ -105,27 +106,41 @@ impl Options for ClientTlsOptions {
         };
         let report = Report::new(Arc::clone(observer));
         let verifier = Arc::new(ServerCerts::new(roots, Arc::clone(&provider), report)?);
-        let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
-            .with_protocol_versions(TlsVersion::Tls12.protocols(true))?
-            .dangerous()
-            .with_custom_certificate_verifier(verifier);
-        let mut config = match &material.pair {
-            Some((cert, key)) => {
-                let pair = pem::certified_key(cert, key, &provider)?;
-                judge.chain(cert, &pair.cert)?;
-                validities.own = Validity::of(&pair.cert);
-                builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(pair)))
-            }
-            None => builder.with_no_client_auth(),
-        };
-        config.resumption = Resumption::disabled();
-        config.alpn_protocols.clone_from(&self.alpn_extras);
-        if !config.alpn_protocols.iter().any(|name| name == ALPN_H2) {
-            config.alpn_protocols.push(ALPN_H2.to_vec());
+        if let Some((cert, key)) = &material.pair {
+            let pair = pem::certified_key(cert, key, &provider)?;
+            judge.chain(cert, &pair.cert)?;
+            validities.own = Validity::of(&pair.cert);
+            identity = Some(pair);
         }
-        super::check_config(config.fips())?;
-        Ok(((Arc::new(config), names), validities))
+        let mut alpn = self.alpn_extras.clone();
+        if !alpn.iter().any(|name| name == ALPN_H2) {
+            alpn.push(ALPN_H2.to_vec());
+        }
+        Ok(((client_config(verifier, identity, alpn)?, names), validities))
     }
+}
+
+/// The configuration of a client that presents `identity`, if given, and offers the protocols `alpn`.
+///
+/// # Errors
+/// The build requires FIPS, and the configuration does not comply.
+pub fn client_config(
+    verifier: Arc<dyn ServerCertVerifier>,
+    identity: Option<Arc<CertifiedKey>>,
+    alpn: Vec<Vec<u8>>,
+) -> Result<Arc<ClientConfig>, TlsError> {
+    let builder = ClientConfig::builder_with_provider(super::shared_provider())
+        .with_protocol_versions(TlsVersion::Tls12.protocols(true))?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier);
+    let mut config = match identity {
+        Some(pair) => builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(pair))),
+        None => builder.with_no_client_auth(),
+    };
+    config.resumption = Resumption::disabled();
+    config.alpn_protocols = alpn;
+    super::check_config(config.fips())?;
+    Ok(Arc::new(config))
 }
 
 /// A name, or an address with or without brackets. An IPv4-mapped address becomes the IPv4 address: certificates

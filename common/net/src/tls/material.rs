@@ -32,15 +32,6 @@ impl Material {
     }
 }
 
-impl fmt::Debug for Material {
-    /// Without the contents: one of the files is a key.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let pair = self.pair.as_ref().map(|(cert, key)| (&cert.path, &key.path));
-        let authorities = self.authorities.as_ref().map(|ca| &ca.path);
-        f.debug_struct("Material").field("pair", &pair).field("authorities", &authorities).finish()
-    }
-}
-
 /// The validity of the certificates in a client's or server's files.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Validities {
@@ -176,12 +167,6 @@ impl<O: Options> Tls<O> {
 impl<O: Options> Clone for Tls<O> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
-    }
-}
-
-impl<O: Options> fmt::Debug for Tls<O> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Tls").field(&self.0.options).finish()
     }
 }
 

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use rustls::crypto::CryptoProvider;
 
 pub use ahead::{ReadAhead, TooLarge};
-pub use client::{CaSource, ClientStream, ClientTls, ClientTlsOptions};
+pub use client::{CaSource, ClientStream, ClientTls, ClientTlsOptions, client_config};
 pub use describe::CertificateFacts;
 pub use error::{HandshakeError, TlsError, read_failure};
 pub use flags::{Accepted, CipherSuites, TlsFlagError, TlsVersion};
@@ -67,7 +67,7 @@ pub fn verified_fips() -> Result<bool, TlsError> {
 ///
 /// # Errors
 /// If the build is for FIPS 140-3, and the configuration is not approved.
-pub fn check_config(approved: bool) -> Result<(), TlsError> {
+fn check_config(approved: bool) -> Result<(), TlsError> {
     judged(FIPS, approved, "the TLS configuration")
 }
 

@@ -28,12 +28,6 @@ pub struct Routes {
     table: Vec<(&'static str, Handler)>,
 }
 
-impl std::fmt::Debug for Routes {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.table.iter().map(|(path, _)| path)).finish()
-    }
-}
-
 impl Routes {
     /// Adds a handler for this path; with a trailing slash also for every path below without its own route.
     pub(super) fn at(

@@ -4,6 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle, Runtime};
+use tokio_util::task::AbortOnDropHandle;
 
 /// A runtime on a thread named `ops`, so that a busy data path delays no probe, and a scrape no data.
 ///
@@ -32,6 +33,11 @@ impl OpsRuntime {
     /// For spawning, and for [`super::serve`] and [`crate::signals::Signals::install`].
     pub fn handle(&self) -> &Handle {
         &self.handle
+    }
+
+    /// Runs `task` until it ends or the handle is dropped.
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<()> {
+        AbortOnDropHandle::new(self.handle.spawn(task))
     }
 }
 

@@ -8,6 +8,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
+use rustix::process::{Resource, getrlimit};
 
 /// Reads `/proc`. Register it once, on a registry without a prefix.
 #[derive(Debug, Default)]
@@ -15,55 +16,47 @@ pub struct ProcessCollector {}
 
 impl Collector for ProcessCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
-        let mut out = Out { encoder: &mut encoder };
-        if let Some(stat) = Stat::read() {
-            out.counter(
+        let (stat, network) = (Stat::read(), network_octets());
+        let start = stat.as_ref().and_then(|stat| Some(boot_time()? + stat.start_seconds));
+        // One entry is the directory itself, which Go counts too.
+        let open = fs::read_dir("/proc/self/fd").map(|entries| to_float(entries.count() as u64)).ok();
+        let of_stat = |value: fn(&Stat) -> f64| stat.as_ref().map(value);
+        let gauges = [
+            (
+                "process_resident_memory_bytes",
+                "Resident memory in bytes",
+                of_stat(|stat| stat.resident_bytes),
+            ),
+            ("process_virtual_memory_bytes", "Virtual memory in bytes", of_stat(|stat| stat.virtual_bytes)),
+            ("process_start_time_seconds", "Start of the process, in Unix time", start),
+            ("process_open_fds", "Open file descriptors", open),
+            ("process_max_fds", "File descriptors that may be open at most", limit(Resource::Nofile)),
+            (
+                "process_virtual_memory_max_bytes",
+                "Virtual memory that may be used at most, in bytes",
+                limit(Resource::As),
+            ),
+        ];
+        for (name, help, value) in gauges {
+            let Some(gauge) = value.map(ConstGauge::new) else { continue };
+            gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
+        }
+        let [received, sent] =
+            ["received", "sent"].map(|way| format!("Bytes {way} by the network namespace of the process"));
+        let counters = [
+            (
                 "process_cpu_seconds_total",
                 "User and system CPU time in seconds",
-                stat.cpu_seconds,
-            )?;
-            out.gauge("process_resident_memory_bytes", "Resident memory in bytes", stat.resident_bytes)?;
-            out.gauge("process_virtual_memory_bytes", "Virtual memory in bytes", stat.virtual_bytes)?;
-            if let Some(boot) = boot_time() {
-                let start = boot + stat.start_seconds;
-                out.gauge("process_start_time_seconds", "Start of the process, in Unix time", start)?;
-            }
-        }
-        if let Ok(entries) = fs::read_dir("/proc/self/fd") {
-            // One entry is the directory itself, which Go counts too.
-            out.gauge("process_open_fds", "Open file descriptors", to_float(entries.count() as u64))?;
-        }
-        let files = limit(rustix::process::Resource::Nofile);
-        out.gauge("process_max_fds", "File descriptors that may be open at most", files)?;
-        let space = limit(rustix::process::Resource::As);
-        out.gauge(
-            "process_virtual_memory_max_bytes",
-            "Virtual memory that may be used at most, in bytes",
-            space,
-        )?;
-        if let Some((received, sent)) = network_octets() {
-            let help = "Bytes received by the network namespace of the process";
-            out.counter("process_network_receive_bytes_total", help, received)?;
-            let help = "Bytes sent by the network namespace of the process";
-            out.counter("process_network_transmit_bytes_total", help, sent)?;
+                of_stat(|stat| stat.cpu_seconds),
+            ),
+            ("process_network_receive_bytes_total", &received, network.map(|(received, _)| received)),
+            ("process_network_transmit_bytes_total", &sent, network.map(|(_, sent)| sent)),
+        ];
+        for (name, help, value) in counters {
+            let Some(counter) = value.map(ConstCounter::new) else { continue };
+            counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)?;
         }
         Ok(())
-    }
-}
-
-struct Out<'a, 'e> {
-    encoder: &'a mut DescriptorEncoder<'e>,
-}
-
-impl Out<'_, '_> {
-    fn counter(&mut self, name: &str, help: &str, value: f64) -> std::fmt::Result {
-        let counter = ConstCounter::new(value);
-        counter.encode(self.encoder.encode_descriptor(name, help, None, counter.metric_type())?)
-    }
-
-    fn gauge(&mut self, name: &str, help: &str, value: f64) -> std::fmt::Result {
-        let gauge = ConstGauge::new(value);
-        gauge.encode(self.encoder.encode_descriptor(name, help, None, gauge.metric_type())?)
     }
 }
 
@@ -105,8 +98,8 @@ fn boot_time() -> Option<f64> {
 }
 
 /// A soft limit; no limit is `u64::MAX`, as in Go.
-fn limit(resource: rustix::process::Resource) -> f64 {
-    to_float(rustix::process::getrlimit(resource).current.unwrap_or(u64::MAX))
+fn limit(resource: Resource) -> Option<f64> {
+    Some(to_float(getrlimit(resource).current.unwrap_or(u64::MAX)))
 }
 
 /// InOctets and OutOctets of the line `IpExt` in `/proc/self/net/netstat`: names on one line, values on the next.

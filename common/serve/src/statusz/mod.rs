@@ -25,7 +25,8 @@ pub use connections::connections;
 pub use journal::Journal;
 
 use crate::certificates::CertificateSide;
-use crate::http::{Routes, ServerHandle, serve};
+use crate::http::admin::with_status;
+use crate::http::{Routes, ServerHandle, StatusPort, StatusSource, serve, with_verbosity};
 use crate::logs::{Options, VerbosityLevel};
 
 /// A reader that takes nothing for this long stalls.
@@ -74,28 +75,28 @@ impl Facts {
         Self(Arc::new(Inner { build, id, flags, verbosity, started, sockets, certificates }))
     }
 
-    /// The verbosity of the process.
-    pub fn verbosity(&self) -> VerbosityLevel {
-        self.0.verbosity.clone()
-    }
-
     /// A socket is bound.
     pub fn listening(&self, name: &str, address: impl Display, protocol: &str) {
         let (address, protocol) = (address.to_string(), protocol.to_owned());
         self.0.sockets.lock().push(Socket::Bound(Listener { name: name.to_owned(), address, protocol }));
     }
 
-    /// Serves an operator's port on this runtime. It may be bound later.
-    pub fn serve(
+    /// Serves the health port and the admin port, which also shows the status and the verbosity, if `status` says so on any
+    /// address. They may be bound later.
+    pub fn serve_ports(
         &self,
         runtime: &Handle,
-        name: &'static str,
-        (host, port): (&BindHost, u16),
-        routes: Routes,
-    ) -> ServerHandle {
-        let port = serve(runtime, name, Bind { host: host.clone(), port }, routes);
-        self.0.sockets.lock().push(Socket::Port(name, port.address()));
-        port
+        [health, (host, port, admin)]: [(&BindHost, u16, Routes); 2],
+        status: (StatusSource, bool),
+    ) -> Vec<ServerHandle> {
+        let admin = with_status(admin, StatusPort::new(status.0, host, status.1));
+        let admin = (host, port, with_verbosity(admin, self.0.verbosity.clone()));
+        let serve = |(name, (host, port, routes)): (&'static str, (&BindHost, u16, _))| {
+            let port = serve(runtime, name, Bind { host: host.clone(), port }, routes);
+            self.0.sockets.lock().push(Socket::Port(name, port.address()));
+            port
+        };
+        [("health", health), ("admin", admin)].map(serve).into()
     }
 
     /// The certificates of a side, which may change while they are in use. The result is for the reason why their
@@ -125,7 +126,7 @@ impl Facts {
     }
 
     /// The client certificate of the kubeconfig, which `expires` at a Unix time in seconds.
-    pub fn kubeconfig_certificate(&self, expires: impl Fn() -> Option<i64> + Send + Sync + 'static) {
+    pub(crate) fn kubeconfig_certificate(&self, expires: impl Fn() -> Option<i64> + Send + Sync + 'static) {
         let (side, source) = ("kubeconfig", "--kubeconfig");
         let one = move |at| {
             let (side, source, role) = (side.into(), source.into(), "presented".into());

@@ -27,19 +27,7 @@ const WITHIN: Duration = Duration::from_secs(5);
 const PATH: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
 
 /// Why a batch is lost.
-#[derive(Debug, thiserror::Error)]
-enum ExportError {
-    #[error("cannot connect: {0}")]
-    Connect(#[from] std::io::Error),
-    #[error("HTTP/2: {0}")]
-    Http2(#[from] h2::Error),
-    #[error("invalid authority: {0}")]
-    Authority(#[from] http::Error),
-    #[error("answer {0}")]
-    Refused(String),
-    #[error("no answer within {} s", WITHIN.as_secs())]
-    Unanswered,
-}
+type ExportError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Sends spans until every tracer has gone. A batch that the collector does not take is lost.
 pub(super) async fn run(
@@ -52,14 +40,16 @@ pub(super) async fn run(
     while ended.recv_many(&mut spans, BATCH).await > 0 {
         if spans.len() < BATCH {
             sleep(GATHER).await;
-            while let Some(span) = (spans.len() < BATCH).then(|| ended.try_recv().ok()).flatten() {
+            while spans.len() < BATCH
+                && let Ok(span) = ended.try_recv()
+            {
                 spans.push(span);
             }
         }
         let count = spans.len() as u64;
         let message = batch(&service, std::mem::take(&mut spans));
         let sent = timeout(WITHIN, send(&mut connection, &collector, message)).await;
-        let sent = sent.unwrap_or(Err(ExportError::Unanswered));
+        let sent = sent.unwrap_or_else(|_| Err(format!("no answer within {} s", WITHIN.as_secs()).into()));
         let failed_before = std::mem::replace(&mut failing, sent.is_err());
         match sent {
             Ok(()) => {
@@ -105,7 +95,9 @@ async fn send(
     let client = match connection.take() {
         Some(client) => client,
         None => {
-            let (client, driver) = h2::client::handshake(TcpStream::connect(collector).await?).await?;
+            let stream = TcpStream::connect(collector).await;
+            let stream = stream.map_err(|error| format!("cannot connect: {error}"))?;
+            let (client, driver) = h2::client::handshake(stream).await?;
             // Ends with the connection, and the connection with its last client.
             tokio::spawn(async move { drop(driver.await) });
             client
@@ -134,8 +126,8 @@ async fn send(
         Some("0") => Ok(()),
         Some(code) => {
             let message = of("grpc-message").unwrap_or_default();
-            Err(ExportError::Refused(format!("grpc-status {code} {message}")))
+            Err(format!("answer grpc-status {code} {message}").into())
         }
-        None => Err(ExportError::Refused(format!("{}, is it an OTLP port for gRPC?", head.status))),
+        None => Err(format!("answer {}, is it an OTLP port for gRPC?", head.status).into()),
     }
 }

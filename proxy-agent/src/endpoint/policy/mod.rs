@@ -20,7 +20,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-pub use rule::{DestinationRule, RuleError};
+pub use rule::DestinationRule;
 
 /// Networks that belong to the node itself: node-local caches, routing daemons, and future metadata services. Both are
 /// link-local (RFC 3927, RFC 4291).

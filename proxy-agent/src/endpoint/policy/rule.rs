@@ -26,25 +26,11 @@ enum Host {
     Below(String),
 }
 
-/// Why a text is not a rule.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum RuleError {
-    /// The host is missing.
-    #[error("it names no host; * is any host")]
-    NoHost,
-    /// Neither a port nor a range.
-    #[error("its port must be a number or FROM-TO")]
-    Port,
-    /// An invalid prefix length.
-    #[error("it is no network (ADDRESS/BITS, IPv6 in brackets before a port)")]
-    Network,
-    /// A `*` that neither stands alone nor before the first dot.
-    #[error("a * stands alone, or for what comes before a name: *.example.com")]
-    Star,
-    /// Characters that a host cannot contain.
-    #[error("its host is neither an address, nor a network, nor a name")]
-    Name,
-}
+const NO_HOST: &str = "it names no host; * is any host";
+const PORT: &str = "its port must be a number or FROM-TO";
+const NETWORK: &str = "it is no network (ADDRESS/BITS, IPv6 in brackets before a port)";
+const STAR: &str = "a * stands alone, or for what comes before a name: *.example.com";
+const NAME: &str = "its host is neither an address, nor a network, nor a name";
 
 impl DestinationRule {
     /// Parses `HOST[:PORTS]`: the host is an address, a network (`10.0.0.0/8`, `[fd00::/8]`), a name, `*.NAME` or `*`; the
@@ -52,8 +38,8 @@ impl DestinationRule {
     ///
     /// # Errors
     /// Why the text is not a rule.
-    pub fn parse(text: &str) -> Result<Self, RuleError> {
-        let (host, ports) = host_port::split_lenient(text).map_err(|_| RuleError::Network)?;
+    pub fn parse(text: &str) -> Result<Self, &'static str> {
+        let (host, ports) = host_port::split_lenient(text).map_err(|_| NETWORK)?;
         let ports = ports.map_or(Ok(0..=u16::MAX), parse_ports)?;
         Ok(Self { text: text.to_owned(), host: parse_host(host)?, ports })
     }
@@ -84,19 +70,19 @@ impl fmt::Display for DestinationRule {
     }
 }
 
-fn parse_ports(text: &str) -> Result<RangeInclusive<u16>, RuleError> {
+fn parse_ports(text: &str) -> Result<RangeInclusive<u16>, &'static str> {
     let number = |text: &str| {
         let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        digits.then(|| text.parse().ok()).flatten().ok_or(RuleError::Port)
+        digits.then(|| text.parse().ok()).flatten().ok_or(PORT)
     };
     let (from, to) = match text.split_once('-') {
         Some((from, to)) => (number(from)?, number(to)?),
         None => (number(text)?, number(text)?),
     };
-    if from > to { Err(RuleError::Port) } else { Ok(from..=to) }
+    if from > to { Err(PORT) } else { Ok(from..=to) }
 }
 
-fn parse_host(text: &str) -> Result<Host, RuleError> {
+fn parse_host(text: &str) -> Result<Host, &'static str> {
     if text == "*" {
         return Ok(Host::Any);
     }
@@ -104,7 +90,7 @@ fn parse_host(text: &str) -> Result<Host, RuleError> {
         return Ok(Host::Network(ip.to_canonical().into()));
     }
     if text.contains('/') {
-        let network: IpNet = text.parse().map_err(|_| RuleError::Network)?;
+        let network: IpNet = text.parse().map_err(|_| NETWORK)?;
         return Ok(Host::Network(unmapped(network).trunc()));
     }
     let (below, name) = match text.strip_prefix("*.") {
@@ -113,11 +99,9 @@ fn parse_host(text: &str) -> Result<Host, RuleError> {
     };
     let name = name.trim_end_matches('.').to_ascii_lowercase();
     match name.as_str() {
-        "" => Err(RuleError::NoHost),
-        _ if name.contains('*') => Err(RuleError::Star),
-        _ if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)) => {
-            Err(RuleError::Name)
-        }
+        "" => Err(NO_HOST),
+        _ if name.contains('*') => Err(STAR),
+        _ if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)) => Err(NAME),
         _ if below => Ok(Host::Below(format!(".{name}"))),
         _ => Ok(Host::Name(name)),
     }
@@ -165,19 +149,19 @@ mod tests {
     #[test]
     fn invalid_rules_name_the_reason() {
         let rows = [
-            ("", RuleError::NoHost),
-            (":80", RuleError::NoHost),
-            ("a:", RuleError::Port),
-            ("a:http", RuleError::Port),
-            ("a:9-8", RuleError::Port),
-            ("a:70000", RuleError::Port),
-            ("a:+1", RuleError::Port),
-            ("10.0.0.0/33", RuleError::Network),
-            ("[fd00::", RuleError::Network),
-            ("[::1]80", RuleError::Network),
-            ("a.*.b", RuleError::Star),
-            ("a b", RuleError::Name),
-            ("a::b::c", RuleError::Name),
+            ("", NO_HOST),
+            (":80", NO_HOST),
+            ("a:", PORT),
+            ("a:http", PORT),
+            ("a:9-8", PORT),
+            ("a:70000", PORT),
+            ("a:+1", PORT),
+            ("10.0.0.0/33", NETWORK),
+            ("[fd00::", NETWORK),
+            ("[::1]80", NETWORK),
+            ("a.*.b", STAR),
+            ("a b", NAME),
+            ("a::b::c", NAME),
         ];
         for (text, error) in rows {
             assert_eq!(DestinationRule::parse(text), Err(error), "{text}");

@@ -15,31 +15,31 @@ impl<L: Clone> BackendManager<L> {
 
     /// The handles of the other streams of the same agent id.
     pub fn siblings(&self, id: LinkId) -> Vec<L> {
-        let state = self.shared.state.read();
-        let others = state.streams_beside(id).filter(|(other, _)| *other != id);
-        others.map(|(_, link)| link.backend.handle.clone()).collect()
+        self.beside(id, |_, _| true)
     }
 
     /// The handles of the other lanes of the same agent process.
     pub fn lanes(&self, id: LinkId) -> Vec<L> {
-        let state = self.shared.state.read();
-        let others = state.lanes_of(id).filter(|(lane, _)| *lane != id);
-        others.map(|(_, link)| link.backend.handle.clone()).collect()
+        self.beside(id, |_, is_lane| is_lane)
     }
 
     /// The handles of the streams of the same agent id that are no lanes of its process, and neither draining nor unresponsive.
     pub fn rivals(&self, id: LinkId) -> Vec<L> {
-        let state = self.shared.state.read();
-        let lanes: Vec<LinkId> = state.lanes_of(id).map(|(lane, _)| lane).collect();
-        let serves = |link: &Link<L>| !link.draining && !link.is_unresponsive();
-        let others = state.streams_beside(id).filter(|(other, link)| !lanes.contains(other) && serves(link));
-        others.map(|(_, link)| link.backend.handle.clone()).collect()
+        self.beside(id, |link, is_lane| !is_lane && !link.draining && !link.is_unresponsive())
     }
 
     /// Whether another lane of the same agent process does not answer pings.
     pub fn is_lane_silent_beside(&self, id: LinkId) -> bool {
+        !self.beside(id, |link, is_lane| is_lane && link.silent).is_empty()
+    }
+
+    /// The handles of the other streams of the same agent id that are `wanted`, by whether they are lanes of the same process.
+    fn beside(&self, id: LinkId, wanted: impl Fn(&Link<L>, bool) -> bool) -> Vec<L> {
         let state = self.shared.state.read();
-        state.lanes_of(id).any(|(lane, link)| lane != id && link.silent)
+        let lanes: Vec<LinkId> = state.lanes_of(id).map(|(lane, _)| lane).collect();
+        let others = state.streams_beside(id).filter(|(other, _)| *other != id);
+        let others = others.filter(|(other, link)| wanted(link, lanes.contains(other)));
+        others.map(|(_, link)| link.backend.handle.clone()).collect()
     }
 }
 

@@ -26,7 +26,6 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(10);
 const LOOK_AFTER: Duration = Duration::from_secs(10);
 
 /// A client's socket after its CONNECT was answered.
-#[derive(Debug)]
 pub(super) struct SocketIo<S> {
     socket: S,
     /// Payload that arrived before the connection was established.

@@ -127,13 +127,13 @@ impl Frontend {
             }
         };
         match outcome {
-            Ok(Dialed { connection, agent_id: agent, slot }) => {
+            Ok(Dialed { connection, slot, .. }) => {
                 let start = Instant::now();
                 let sent = send_head(&mut socket).await;
                 self.metrics.frontend_write.observe(start.elapsed());
                 if let Err(error) = sent {
                     tracing::error!(
-                        err = %error, host, agentID = %Peer(&agent), connection = id, %peer,
+                        err = %error, host, agentID = %identity.agent(), connection = id, %peer,
                         "failed to send 200 connection established"
                     );
                     self.metrics.dials.failures.count(FailureReason::SendRsp);
@@ -142,9 +142,9 @@ impl Frontend {
                 }
                 let connect_id = connection.connect_id().0;
                 tracing::debug!(
-                    host, agentID = %Peer(&agent), connectionID = connect_id, "Connection established, sent 200 OK"
+                    host, agentID = %identity.agent(), connectionID = connect_id, "Connection established, sent 200 OK"
                 );
-                (identity.agent, identity.connect_id) = (agent, connect_id);
+                identity.connect_id = connect_id;
                 let log = ConnectionLog::open(identity, self.metrics.clone(), live, slot, lifetime);
                 let early = if early.is_empty() { Bytes::new() } else { early.freeze() };
                 connection.attach(Box::new(SocketIo::new(socket, early, log)));

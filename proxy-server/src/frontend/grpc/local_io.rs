@@ -30,7 +30,6 @@ const SMALL: usize = 4 << 10;
 const GATHERED: usize = 16 << 10;
 
 /// See the module.
-#[derive(Debug)]
 pub struct GrpcIo<W> {
     stream: Stream<W>,
     /// Bytes received from the client that the link has not read: the rest of a DATA that was larger than a read, joined small

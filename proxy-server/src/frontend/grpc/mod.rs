@@ -70,19 +70,19 @@ impl Frontend {
             }
         };
         match outcome {
-            Ok(Dialed { connection, agent_id: agent, slot }) => {
+            Ok(Dialed { connection, slot, .. }) => {
                 let connect_id = connection.connect_id().0;
                 let Some(Ok(())) = stream.machine().handle_dialed().map(|answer| stream.pass_on(answer))
                 else {
                     tracing::error!(
-                        dialID = dial_id, agentID = %Peer(&agent), connectionID = connect_id, %peer,
+                        dialID = dial_id, agentID = %identity.agent(), connectionID = connect_id, %peer,
                         "DIAL_RSP send to frontend stream failure"
                     );
                     self.metrics.dials.failures.count(FailureReason::SendRsp);
                     identity.not_established(FailureReason::SendRsp, &"");
                     return; // dropping the connection closes it
                 };
-                (identity.agent, identity.connect_id) = (agent, connect_id);
+                identity.connect_id = connect_id;
                 let log = ConnectionLog::open(identity, self.metrics.clone(), live, slot, lifetime);
                 connection.attach(Box::new(GrpcIo::new(stream, log)));
             }
