@@ -238,8 +238,9 @@ impl Peers {
                             let mut meta = HeaderMap::new();
                             meta.insert("agentid", HeaderValue::try_from(format!("peer-{number}"))?);
                             meta.insert("agentidentifiers", HeaderValue::from_static("host=peer"));
-                            let mut peer =
+                            let peer =
                                 SmallFrames::open(socket, "/AgentService/Connect", &meta, 1, 0).await?;
+                            let mut peer = peer.admitted().await?;
                             let message = message(flood.kind);
                             let ended = if flood.kind == Kind::AgentsWithFragments {
                                 peer.send(&message.repeat(flood.pieces / message.len()).into(), 1).await

@@ -51,7 +51,7 @@ fn read(message: &[u8]) -> Result<(i32, Fields<'_>), Refused> {
         match (key.field, member) {
             // An enum is encoded as an int32, which keeps the low 32 bits.
             (1, _) => number = reader.integer(key)? as i32,
-            (_, Some(kind)) => fields.merge(kind, reader.message(key)?)?,
+            (_, Some(kind)) => reader.message(key, |nested| fields.merge(kind, nested))?,
             (_, None) => reader.skip(key)?,
         }
     }
@@ -59,7 +59,7 @@ fn read(message: &[u8]) -> Result<(i32, Fields<'_>), Refused> {
 }
 
 impl<'a> Fields<'a> {
-    fn merge(&mut self, kind: PacketKind, mut message: Reader<'a>) -> Result<(), Refused> {
+    fn merge(&mut self, kind: PacketKind, message: &mut Reader<'a>) -> Result<(), Refused> {
         use PacketKind::{CloseReq, CloseRsp, Data, DialCls, DialReq, DialRsp, Fin, Grant};
         if self.kind != Some(kind) {
             *self = Fields { kind: Some(kind), ..Fields::default() };

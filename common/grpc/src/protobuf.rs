@@ -1,7 +1,7 @@
 //! Parses the protobuf wire format of a borrowed message.
 //!
 //! Never copies, never panics: every error is a text that names the fault. It accepts exactly what prost 0.14 accepts
-//! (unknown groups are skipped up to prost's depth, field numbers up to 2^29).
+//! (unknown groups are skipped up to prost's depth, field numbers up to 2^29), if it has no more than [`MOST_FIELDS`].
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -10,6 +10,10 @@ pub(super) type Refused = &'static str;
 
 /// The depth of nested groups and messages at which prost gives up.
 const DEPTH: u32 = 100;
+
+/// The most fields of a message with those of the messages in it. Packets have five; a message of 4 MiB could have two million, which
+/// would hold up the thread for milliseconds.
+const MOST_FIELDS: u32 = 1_024;
 
 const VARINT: u8 = 0;
 const FIXED64: u8 = 1;
@@ -26,16 +30,17 @@ pub(super) struct Key {
     wire_type: u8,
 }
 
-/// The unread rest of a message, and how many levels of nesting are left.
+/// The unread rest of a message, and how many levels of nesting and fields are left.
 #[derive(Clone, Copy)]
 pub(super) struct Reader<'a> {
     rest: &'a [u8],
     depth: u32,
+    fields: u32,
 }
 
 impl<'a> Reader<'a> {
     pub(super) fn new(message: &'a [u8]) -> Self {
-        Reader { rest: message, depth: DEPTH }
+        Reader { rest: message, depth: DEPTH, fields: MOST_FIELDS }
     }
 
     /// The next field's key, `None` at the end of the message.
@@ -43,6 +48,7 @@ impl<'a> Reader<'a> {
         if self.rest.is_empty() {
             return Ok(None);
         }
+        self.fields = self.fields.checked_sub(1).ok_or("too many fields")?;
         let key = u32::try_from(self.varint()?).map_err(|_| "a field key beyond 32 bits")?;
         let (field, wire_type) = (key >> 3, (key & 7) as u8);
         if wire_type > FIXED32 {
@@ -76,10 +82,16 @@ impl<'a> Reader<'a> {
         str::from_utf8(self.bytes(key)?).map_err(|_| "a string that is not UTF-8")
     }
 
-    /// A nested message.
-    pub(super) fn message(&mut self, key: Key) -> Result<Reader<'a>, Refused> {
-        let rest = self.bytes(key)?;
-        Ok(Reader { rest, depth: self.depth - 1 })
+    /// A nested message, and its reader's result.
+    pub(super) fn message(
+        &mut self,
+        key: Key,
+        read: impl FnOnce(&mut Reader<'a>) -> Result<(), Refused>,
+    ) -> Result<(), Refused> {
+        let mut nested = Reader { rest: self.bytes(key)?, depth: self.depth - 1, fields: self.fields };
+        read(&mut nested)?;
+        self.fields = nested.fields;
+        Ok(())
     }
 
     /// Skips an unknown field.

@@ -6,11 +6,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use bytes::Bytes;
-use h2::client::Connection;
+use h2::client::{Connection, ResponseFuture};
 use h2::{SendStream, client};
-use http::{HeaderMap, Method, Request};
+use http::{HeaderMap, Method, Request, StatusCode};
 use tokio::io::{AsyncRead, ReadBuf, join};
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::timeout;
@@ -21,9 +21,10 @@ use crate::wait::within;
 /// A peer that gets no window for this time has exhausted its window.
 const NO_WINDOW: Duration = Duration::from_millis(500);
 
-/// An HTTP/2 client with streams whose frames have any length. It reads no response.
+/// An HTTP/2 client with streams whose frames have any length. It reads no response, at most its headers.
 pub struct SmallFrames {
     streams: Vec<SendStream<Bytes>>,
+    responses: Vec<ResponseFuture>,
     driver: JoinHandle<Result<(), h2::Error>>,
 }
 
@@ -42,7 +43,7 @@ impl SmallFrames {
         let (mut requests, connection): (_, Connection<_, Bytes>) =
             within("the HTTP/2 preface", builder.handshake(socket)).await??;
         let driver = tokio::spawn(connection);
-        let mut opened = Vec::new();
+        let (mut opened, mut responses) = (Vec::new(), Vec::new());
         for _ in 0..streams {
             let mut request = Request::new(());
             *request.method_mut() = Method::POST;
@@ -50,9 +51,23 @@ impl SmallFrames {
             *request.headers_mut() = headers.clone();
             request.headers_mut().insert("content-type", http::HeaderValue::from_static("application/grpc"));
             requests = within("room for a stream", requests.ready()).await??;
-            opened.push(requests.send_request(request, false)?.1);
+            let (response, stream) = requests.send_request(request, false)?;
+            opened.push(stream);
+            responses.push(response);
         }
-        Ok(Self { streams: opened, driver })
+        Ok(Self { streams: opened, responses, driver })
+    }
+
+    /// Waits until the server has accepted each stream.
+    ///
+    /// # Errors
+    /// It has not.
+    pub async fn admitted(mut self) -> Result<Self> {
+        for response in self.responses.drain(..) {
+            let response = within("the response's headers", response).await??;
+            ensure!(response.status() == StatusCode::OK, "refused: {response:?}");
+        }
+        Ok(self)
     }
 
     /// Like [`SmallFrames::open`] with one stream. The client reads nothing, so it never knows the server's settings, and sends as
@@ -62,40 +77,39 @@ impl SmallFrames {
     }
 
     /// Sends `bytes` on each stream in frames of `frame` bytes, until all are sent, the window is exhausted or the server has ended
-    /// the stream. Returns the number of streams that the server has ended.
+    /// the stream. Only the last frame may be shorter. Returns the number of streams that the server has ended.
     pub async fn send(&mut self, bytes: &Bytes, frame: usize) -> usize {
         let (mut sent, mut ended) = (0, 0);
         for stream in &mut self.streams {
             let mut rest = bytes.clone();
-            'stream: while !rest.is_empty() {
-                stream.reserve_capacity(rest.len().min(1 << 20));
-                if stream.capacity() == 0 {
-                    match timeout(NO_WINDOW, poll_fn(|cx| stream.poll_capacity(cx))).await {
-                        Ok(Some(Ok(_))) => {}
-                        Ok(_) => {
-                            ended += 1;
-                            break;
-                        }
-                        Err(_) => break,
-                    }
+            while !rest.is_empty() {
+                let room = timeout(NO_WINDOW, room(stream, frame.min(rest.len()), rest.len())).await;
+                let Ok(room) = room else {
+                    let _ = stream.send_data(rest.split_to(stream.capacity()), false);
+                    break;
+                };
+                let room = room.map(|room| rest.split_to(room.min(frame).min(rest.len())));
+                if room.is_none_or(|part| stream.send_data(part, false).is_err()) {
+                    ended += 1;
+                    break;
                 }
-                let mut room = stream.capacity();
-                while room > 0 && !rest.is_empty() {
-                    let part = rest.split_to(frame.min(room).min(rest.len()));
-                    room -= part.len();
-                    if stream.send_data(part, false).is_err() {
-                        ended += 1;
-                        break 'stream;
-                    }
-                    sent += 1;
-                    if sent % 256 == 0 {
-                        yield_now().await;
-                    }
+                sent += 1;
+                if sent % 256 == 0 {
+                    yield_now().await;
                 }
             }
         }
         ended
     }
+}
+
+/// The window of a stream, once it is at least `least` bytes; `None` if the stream has ended.
+async fn room(stream: &mut SendStream<Bytes>, least: usize, wanted: usize) -> Option<usize> {
+    while stream.capacity() < least {
+        stream.reserve_capacity(wanted.min(1 << 20));
+        poll_fn(|cx| stream.poll_capacity(cx)).await?.ok()?;
+    }
+    Some(stream.capacity())
 }
 
 struct NothingArrives;

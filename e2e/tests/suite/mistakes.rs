@@ -559,6 +559,7 @@ async fn values_that_an_empty_variable_leaves_are_warned_of() -> Result<()> {
         ("proxy-server-host", "", "--proxy-server-host is empty: it counts as localhost"),
         ("agent-identifiers", "host=", "--agent-identifiers has an empty value, which matches no target"),
         ("agent-identifiers", "ipv4=$(HOST_IP)", "--agent-identifiers has a variable that nothing expanded"),
+        ("agent-identifiers", "ipv4=10.0.0.1,fd00::1", "--agent-identifiers has a list of addresses"),
     ] {
         let status = format!(r#"{{"name":"{name}","value":"{value}"}}"#);
         let agent_says = Says { log: said, status: &status };

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use e2e::endpoints::Endpoint;
 use e2e::figures::say;
-use e2e::frontend::Mode;
-use e2e::pair::Setup;
+use e2e::frontend::{Mode, Place};
+use e2e::pair::{Front, Setup};
 use e2e::program::Program;
 use e2e::sockets::options;
 use e2e::wait::{DEADLINE, until};
@@ -130,19 +130,25 @@ fn burst_is_sent_at_the_rate_and_the_excess_is_lost() -> Result<()> {
     })
 }
 
-/// An endpoint may stall, and then it holds kernel memory, so its unsent bytes have a fixed limit. On the connection to a
-/// server a fixed limit would let a fast path run dry.
+/// An endpoint or a client may stall, and then it holds kernel memory, so its unsent bytes have a fixed limit. On the connection
+/// between agent and server a fixed limit would let a fast path run dry.
 #[tokio::test]
-async fn only_connections_to_endpoints_have_a_fixed_bound_of_unsent_bytes() -> Result<()> {
-    const OF_ENDPOINTS: u32 = 128 << 10;
-    let pair = Setup::http_connect().start().await?;
-    let endpoint = Endpoint::echo().await?;
-    let _conn = pair.frontend().dial(&endpoint.target()).await?;
-    let port = endpoint.target().parse::<std::net::SocketAddr>()?.port();
-    let bounds = |port| options(pair.agent().process.pid(), port, |socket| socket.tcp_notsent_lowat());
-    let (endpoints, servers) = (bounds(port)?, bounds(pair.server().agent_port())?);
-    ensure!(endpoints.iter().eq([&OF_ENDPOINTS]), "to endpoints: {endpoints:?}");
-    ensure!(!servers.is_empty() && !servers.contains(&OF_ENDPOINTS), "to servers: {servers:?}");
+async fn connections_to_endpoints_and_clients_have_a_fixed_bound_of_unsent_bytes() -> Result<()> {
+    const FIXED: u32 = 128 << 10;
+    for mode in [Mode::Grpc, Mode::HttpConnect] {
+        let pair = Setup::new(mode, Front::Tls).start().await?;
+        let endpoint = Endpoint::echo().await?;
+        let _conn = pair.frontend().dial(&endpoint.target()).await?;
+        let port = endpoint.target().parse::<std::net::SocketAddr>()?.port();
+        let Place::Tls(frontend) = pair.frontend().place else { bail!("not a port") };
+        let bounds = |pid, port| options(pid, port, |socket| socket.tcp_notsent_lowat());
+        let (server, agent) = (pair.server().process.pid(), pair.agent().process.pid());
+        let (endpoints, servers) = (bounds(agent, port)?, bounds(agent, pair.server().agent_port())?);
+        let clients = bounds(server, frontend.port())?;
+        ensure!(endpoints.iter().eq([&FIXED]), "to endpoints: {endpoints:?}");
+        ensure!(clients.iter().eq([&FIXED]), "to clients: {clients:?}");
+        ensure!(!servers.is_empty() && !servers.contains(&FIXED), "to servers: {servers:?}");
+    }
     Ok(())
 }
 

@@ -80,6 +80,12 @@ fn config(given: Given, inherited_id: Option<OsString>) -> Result<Config, FlagEr
     if is("agent-identifiers", |text| text.split('&').any(|pair| pair.ends_with('='))) {
         warnings.push("--agent-identifiers has an empty value, which matches no target".to_owned());
     }
+    if is("agent-identifiers", |text| {
+        text.split('&').any(|pair| pair.starts_with("ip") && pair.contains(','))
+    }) {
+        let text = "--agent-identifiers has a list of addresses, which matches no target; write ipv4=ADDRESS&ipv6=ADDRESS";
+        warnings.push(text.to_owned());
+    }
     warnings.extend(without_leases(&kube, servers.server_count_source));
     warnings.extend(log.warnings());
     let identifiers = servers.agent_identifiers.replace('&', ",");

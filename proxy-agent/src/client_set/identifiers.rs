@@ -32,8 +32,8 @@ pub(crate) fn check(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Refuses a value that matches no target. An empty value and one with a variable that nothing expanded are accepted: upstream's
-/// examples take them from variables of the pod, and Go's agent starts with them.
+/// Refuses a value that matches no target. An empty value, one with a variable that nothing expanded, and a list of addresses are
+/// accepted: they come from variables of the pod (`status.hostIPs` is a list), and Go's agent starts with them.
 fn check_pair(key: &str, value: &str) -> Result<(), String> {
     if !KEYS.contains(&key) {
         let keys = "host, ipv4, ipv6, cidr, default-route and zone";
@@ -41,9 +41,10 @@ fn check_pair(key: &str, value: &str) -> Result<(), String> {
     }
     const BOOLEANS: [&str; 12] =
         ["1", "t", "T", "TRUE", "true", "True", "0", "f", "F", "FALSE", "false", "False"];
+    let addresses = || value.split(',').all(|part| part.parse::<IpAddr>().is_ok());
     let (matches, fix) = match key {
-        "ipv4" => (value.parse::<IpAddr>().is_ok(), "ipv4=ADDRESS, such as ipv4=10.0.0.1"),
-        "ipv6" => (value.parse::<IpAddr>().is_ok(), "ipv6=ADDRESS, such as ipv6=fd00::1"),
+        "ipv4" => (addresses(), "ipv4=ADDRESS, such as ipv4=10.0.0.1"),
+        "ipv6" => (addresses(), "ipv6=ADDRESS, such as ipv6=fd00::1"),
         "cidr" => (value.parse::<IpNet>().is_ok(), "cidr=BLOCK, such as cidr=10.0.0.0/16"),
         "default-route" => (BOOLEANS.contains(&value), "default-route=true"),
         _ => (true, ""),
@@ -68,6 +69,7 @@ mod tests {
             "ipv4=1.2.3.4&ipv4=5.6.7.8",
             "ipv6=1.2.3.4&cidr=127.0.0.1/16",
             "ipv4=${HOST_IP}",
+            "ipv4=10.0.0.1,fd00::1",
             "default-route=true&",
             "h%6Fst=a%2eb+c=d",
         ] {

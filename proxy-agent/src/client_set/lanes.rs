@@ -33,6 +33,8 @@ struct World {
     servers: usize,
     /// The lanes that servers accept.
     accepted: usize,
+    /// The first server is of another implementation, without lanes.
+    is_mixed: bool,
     open: HashMap<String, Vec<StreamId>>,
     attempts: usize,
 }
@@ -51,8 +53,17 @@ impl World {
         let machine: Machine<Box<dyn FnMut() -> f64>> =
             Machine::new(settings, Box::new(move || jitter.random::<f64>()));
         let (random, open) = (StdRng::seed_from_u64(seed), HashMap::new());
-        let mut world =
-            Self { machine, random, now: Duration::ZERO, way, servers, accepted, open, attempts: 0 };
+        let mut world = Self {
+            machine,
+            random,
+            now: Duration::ZERO,
+            way,
+            servers,
+            accepted,
+            open,
+            attempts: 0,
+            is_mixed: false,
+        };
         world.run(SECOND * 60);
         world
     }
@@ -71,7 +82,8 @@ impl World {
             Way::Addresses => address.dial.host.clone(),
             Way::Stuck => "0".to_owned(),
         };
-        let told = Told { servers: self.servers, lanes: self.accepted };
+        let lanes = if self.is_mixed && server == "0" { 1 } else { self.accepted };
+        let told = Told { servers: self.servers, lanes };
         match self.machine.connected(self.now, address, &server.as_str().into(), told) {
             Decision::Keep(id) => assert!(self.open.insert(server, vec![id]).is_none()),
             Decision::KeepLane(id) => self.open.get_mut(&server).expect("a lane beside another").push(id),
@@ -154,6 +166,23 @@ fn servers_decide_how_many_lanes_they_accept() {
     world.lose(0);
     world.run(SECOND * 60);
     assert_eq!((world.lanes(), world.is_at_rest()), (vec![1], true));
+}
+
+/// A balancer that prefers the server with the fewest connections would else send every agent to the one without lanes.
+#[test]
+fn no_server_has_lanes_while_one_accepts_none() {
+    let mut world = World::new(1, Way::Addresses, 3, 2, 4);
+    assert_eq!(world.lanes(), [2, 2, 2]);
+    world.is_mixed = true;
+    for server in [0, 0, 1, 1, 2] {
+        world.lose(server);
+    }
+    world.run(SECOND * 60);
+    assert_eq!((world.lanes(), world.is_at_rest()), (vec![1, 1, 1], true));
+    world.is_mixed = false;
+    world.lose(0);
+    world.run(SECOND * 60);
+    assert_eq!((world.lanes(), world.is_at_rest()), (vec![2, 2, 2], true));
 }
 
 #[test]

@@ -242,8 +242,13 @@ impl Streams {
         self.kept.iter().any(|(name, server)| server.lanes.iter().any(&wanted) && self.may_retire(name))
     }
 
-    /// Twice as many lanes are wanted if the RTT is high, but no more than the server accepts.
+    /// Twice as many lanes are wanted if the RTT is high, but no more than the server accepts, and one while any server accepts no
+    /// more: lanes to the others would fill them up, and a balancer that prefers the server with the fewest connections would send
+    /// every attempt to that one.
     fn lacks_lane(&self, server: &Arc<str>) -> bool {
+        if self.kept.values().any(|kept| kept.told.lanes < 2) {
+            return false;
+        }
         self.kept.get(server).is_some_and(|kept| {
             let wanted = if kept.distant && self.lanes > 1 { 2 * self.lanes } else { self.lanes };
             kept.lanes.len() < wanted.min(kept.told.lanes).min(MAX_LANES)

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use net::host_port::Joined;
+use net::listen::UNSENT;
 use rand::seq::SliceRandom;
 use rustix::io::Errno;
 use socket2::{SockRef, TcpKeepalive};
@@ -35,10 +36,6 @@ const HEAD_START: Duration = Duration::from_millis(300);
 /// Idle time and interval of TCP keepalive towards endpoints (Go's default), and the number of probes.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 const KEEPALIVE_PROBES: u32 = 9;
-
-/// Limit of unsent bytes in the kernel towards an endpoint. Without a limit a stalled endpoint takes megabytes of kernel
-/// memory, and TCP memory pressure then slows every connection.
-const UNSENT: u32 = 128 * 1024;
 
 /// A dialed endpoint.
 #[derive(Debug)]

@@ -17,11 +17,12 @@ use std::time::Duration;
 use grpc::authority::AuthorityPatch;
 use grpc::{Code, ConnectionError, Request, ServerSettings, serve_connection_until};
 use http::HeaderMap;
-use net::listen::{AcceptLoop, LinkSocket, UnixSocket};
+use net::listen::{AcceptLoop, LinkSocket, UNSENT, UnixSocket};
 use net::tls::{PeerIdentity, ReadAhead, ServerStream, ServerTls};
 use parking_lot::Mutex;
 use serve::logs::Peer;
 use serve::metrics::CountBy;
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
@@ -160,7 +161,11 @@ fn admit(
         }
         return None;
     }
-    if let Err(error) = arrived.move_here(READ_AHEAD) {
+    let moved = arrived.move_here(READ_AHEAD).and_then(|()| {
+        let socket = arrived.stream.get_ref().0.get_ref().stream();
+        SockRef::from(socket).set_tcp_notsent_lowat(UNSENT)
+    });
+    if let Err(error) = moved {
         if let Some(suppressed) = arrived.slot.log_due("socket") {
             tracing::warn!(%peer, %error, suppressed, "frontend connection not accepted");
         }

@@ -146,6 +146,18 @@ fn payload_does_not_pin_its_packet() {
     assert!(!padded.as_ptr_range().contains(&payload.as_ptr()), "a megabyte would stay with it");
 }
 
+/// A message of 4 MiB could have two million, which would hold up the thread.
+#[test]
+fn fields_are_limited() {
+    let close = [0x08, 2, 0x2a, 2, 0x08, 7];
+    let unknown = |count: usize| Bytes::from([&close[..], &[0x78, 1].repeat(count)].concat());
+    assert!(matches!(decode(&unknown(1_000)), Incoming::Packet(_)));
+    assert_eq!(decode(&unknown(1_100)), Incoming::Malformed("too many fields"));
+    // The same in nested messages: the member that `close` has, again and again.
+    let member = Bytes::from([&[0x08, 2][..], &[0x2a, 2, 0x08, 7].repeat(600)].concat());
+    assert_eq!(decode(&member), Incoming::Malformed("too many fields"));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 

@@ -20,7 +20,7 @@ use std::fmt::Display;
 pub use accept::{AcceptLoop, Source};
 pub use descriptors::raise_descriptor_limit;
 pub use link_socket::LinkSocket;
-pub use tcp::{bind_links, bind_tcp, tune};
+pub use tcp::{UNSENT, bind_links, bind_tcp, tune};
 pub use unix::{Reach, UnixSocket};
 
 /// The longest time from accept to the end of the TLS handshake. At an RTT of 300 ms a handshake takes about one

@@ -109,6 +109,10 @@ pub fn tune(stream: &TcpStream, user_timeout: Option<Duration>) -> io::Result<()
     }
 }
 
+/// The limit of unsent bytes in the kernel towards an endpoint or a client. Without a limit one that stalls takes megabytes of
+/// kernel memory, and TCP memory pressure then slows every connection.
+pub const UNSENT: u32 = 128 << 10;
+
 /// The largest TCP segment of a tunnel's connections, in bytes. Only loopback has larger ones.
 ///
 /// When the machine's TCP memory (`net.ipv4.tcp_mem`) runs short, because thousands of stalled connections hold it, a

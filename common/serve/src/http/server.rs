@@ -16,7 +16,7 @@ use net::listen::{AcceptLoop, bind_tcp};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::task::{AbortHandle, JoinHandle, JoinSet};
+use tokio::task::{AbortHandle, JoinHandle, JoinSet, yield_now};
 
 use super::Routes;
 use super::local::Body;
@@ -135,7 +135,11 @@ async fn connection(stream: TcpStream, peer: SocketAddr, routes: Arc<Routes>, gr
     let _ = stream.set_nodelay(true);
     let service = service_fn(move |request: http::Request<hyper::body::Incoming>| {
         let routes = Arc::clone(&routes);
-        async move { Ok::<_, Infallible>(routes.answer(&head(request, peer).await).await) }
+        async move {
+            // hyper answers all requests that have arrived in one turn; a liveness probe must not wait for hundreds of them.
+            yield_now().await;
+            Ok::<_, Infallible>(routes.answer(&head(request, peer).await).await)
+        }
     });
     let connection = http1::Builder::new()
         // Without a timer the time-out for heads has no effect.

@@ -19,7 +19,7 @@
 //! first `-v` of its row, the event's target names it: `info!(target: "v2", agentID = %Peer(id), "Agent connected")`. A
 //! message with fields is quoted, as by klog's `InfoS` and `ErrorS`; one without is not, as by `Infof`.
 //!
-//! Libraries are shown at WARN, at INFO from `-v=6`, at DEBUG from `-v=8`, and never at TRACE, because their traces
+//! Libraries are shown at WARN (h2 at ERROR), at INFO from `-v=6`, at DEBUG from `-v=8`, and never at TRACE, because their traces
 //! contain headers. `--vmodule` raises the level of single files (it never lowers it, like klog's): a pattern (`*`,
 //! `?`) is matched against the file's name without `.rs` (for a `mod.rs` its folder's name), or against its path if the
 //! pattern contains a slash.

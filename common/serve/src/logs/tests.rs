@@ -172,12 +172,13 @@ fn verbosity_is_klogs() {
         trace!("T");
         tracing::debug!(target: "h2::client", "LD");
         tracing::trace!(target: "h2::hpack", "LT");
+        tracing::warn!(target: "h2::proto", "caused by a peer");
         tracing::warn!(target: "hyper", "LW");
     };
     for (verbosity, shown) in
         [(0, "W LW"), (1, "W I LW"), (2, "W I LW"), (3, "W I D LW"), (4, "W I D LW"), (5, "W I D T LW")]
             .into_iter()
-            .chain([(8, "W I D T LD LW"), (10, "W I D T LD LW")])
+            .chain([(8, "W I D T LD caused by a peer LW"), (10, "W I D T LD caused by a peer LW")])
     {
         let dir = tempfile::tempdir().expect("a folder");
         let options = Options { verbosity, skip_headers: true, ..to_file(&dir.path().join("log")) };

@@ -52,7 +52,12 @@ impl Verbosity {
         if let Some(from) = exact(krate) {
             return raised() >= from;
         }
-        let filter = if WORKSPACE.contains(&krate) { workspace(raised()) } else { libraries(level) };
+        let filter = match krate {
+            _ if WORKSPACE.contains(&krate) => workspace(raised()),
+            // Any peer can cause its warnings, which name no peer; the end of the connection is logged.
+            "h2" if libraries(level) == LevelFilter::WARN => LevelFilter::ERROR,
+            _ => libraries(level),
+        };
         *metadata.level() <= filter
     }
 

@@ -88,3 +88,14 @@ async fn read_ahead_bytes_are_held_until_they_are_sent() {
     assert!(local.poll_read(&mut cx, 1_000).is_pending());
     assert_eq!(local.held(), 0);
 }
+
+/// A slice would pin the whole buffer that it arrived in.
+#[tokio::test]
+async fn small_messages_that_wait_are_copied() {
+    let buffer = Bytes::from(vec![7; 16 << 10]);
+    let mut local =
+        open((0..4).map(|at| Packet::Data { id: CONNECTION, payload: buffer.slice(at..at + 16) }));
+    assert!(local.poll_gone(&mut Context::from_waker(Waker::noop())).is_pending(), "the client stays");
+    assert_eq!(local.held(), 64);
+    assert!(buffer.is_unique());
+}

@@ -23,6 +23,10 @@ use super::certificate::{Certificate, Purpose};
 use super::{LegacyPki, LegacyPkiObserver, Report, ignore_legacy_pki};
 use crate::tls::{HandshakeError, TlsError, shared_provider};
 
+/// The most certificates of a client besides its own. Each may cost a check of a signature, and anybody may send them: 150 cost
+/// 12 ms of the handshakes' thread.
+const MOST_INTERMEDIATES: usize = 8;
+
 tokio::task_local! {
     /// The issuer that a peer's certificate names, and the trusted authorities, if the handshake fails for them: an error of
     /// rustls cannot contain it without another alert.
@@ -147,6 +151,10 @@ impl ClientCertVerifier for ClientCerts {
         presented: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
+        if presented.len() > MOST_INTERMEDIATES {
+            let text = format!("the client sent more than {MOST_INTERMEDIATES} intermediate certificates");
+            return Err(Error::General(text));
+        }
         let verdict = self.webpki.verify_client_cert(leaf, presented, now).map(drop);
         self.second.judge(verdict, leaf, presented, now, || Ok(()))?;
         Ok(ClientCertVerified::assertion())

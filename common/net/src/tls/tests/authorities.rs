@@ -276,6 +276,19 @@ fn refusals_name_the_reason() {
     }
 }
 
+/// Anybody may send them, and each may cost a check of a signature.
+#[test]
+fn intermediates_of_a_client_are_limited() {
+    let (top, forged) = (root(|_| ()), root(|_| ()));
+    let own = issued(&top);
+    for (count, accepted) in [(8, true), (9, false)] {
+        let chain: Vec<_> = std::iter::once(&own).chain(std::iter::repeat_n(&forged, count)).collect();
+        let mut world = World::new();
+        world.one("with others", Role::Client, &[&top], &chain, true);
+        assert_eq!(world.cases[0].verdict().is_ok(), accepted, "{count}: {:?}", world.cases[0].verdict());
+    }
+}
+
 #[test]
 fn the_first_and_the_last_second_are_within() {
     let (first, last) = (946_684_800, 978_307_200);
