@@ -36,7 +36,8 @@ impl Identifiers {
     /// Empty values are kept, because Go counts them as a destHost backend, which affects readiness. They never match.
     ///
     /// # Errors
-    /// The text with which the Connect fails: a syntax error that Go refuses as well, more than [`MAX_IDENTIFIERS`], or a value above [`MAX_IDENTIFIER_BYTES`].
+    /// The text with which the Connect fails: a syntax error that Go refuses as well, more than [`MAX_IDENTIFIERS`], or a value
+    /// above [`MAX_IDENTIFIER_BYTES`].
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut found = Self::default();
         let mut default_route = None;

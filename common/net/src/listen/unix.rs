@@ -10,7 +10,7 @@
 //! replace, to protect by a mode, to check or to remove. The kernel frees the name with the socket.
 //!
 //! A process that is about to end continues to accept while its successor starts on the same path
-//! ([`UnixSocket::yielding`]). From then on it does not bind a deleted file again, because the successor is between its
+//! ([`UnixSocket::shutting_down`]). From then on it does not bind a deleted file again, because the successor is between its
 //! deletion and its own bind.
 //!
 //! The socket also replaces an empty directory at the path: a container runtime creates one if a hostPath is missing.
