@@ -55,8 +55,8 @@ impl ServerCount {
         self.take(path, read(path));
     }
 
-    /// Takes the file's number whenever two looks agree on it. Never returns. A read of so small a file costs no more than a look at its
-    /// metadata.
+    /// Takes the file's number whenever two looks agree on it. Never returns. A read of so small a file costs no more than a look
+    /// at its metadata.
     pub async fn watch(self, path: PathBuf) {
         let (path, mut last) = (Arc::<Path>::from(path), None);
         loop {

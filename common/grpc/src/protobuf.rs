@@ -11,8 +11,8 @@ pub(super) type Refused = &'static str;
 /// The depth of nested groups and messages at which prost gives up.
 const DEPTH: u32 = 100;
 
-/// The most fields of a message with those of the messages in it. Packets have five; a message of 4 MiB could have two million, which
-/// would hold up the thread for milliseconds.
+/// The most fields of a message with those of the messages in it. Packets have five; a message of 4 MiB could have two million,
+/// which would hold up the thread for milliseconds.
 const MOST_FIELDS: u32 = 1_024;
 
 const VARINT: u8 = 0;
@@ -82,7 +82,7 @@ impl<'a> Reader<'a> {
         str::from_utf8(self.bytes(key)?).map_err(|_| "a string that is not UTF-8")
     }
 
-    /// A nested message, and its reader's result.
+    /// Reads a nested message by `read`.
     pub(super) fn message(
         &mut self,
         key: Key,

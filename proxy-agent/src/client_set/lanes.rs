@@ -168,7 +168,7 @@ fn servers_decide_how_many_lanes_they_accept() {
     assert_eq!((world.lanes(), world.is_at_rest()), (vec![1], true));
 }
 
-/// A balancer that prefers the server with the fewest connections would else send every agent to the one without lanes.
+/// A balancer that prefers the server with the fewest connections would otherwise send every agent to the one without lanes.
 #[test]
 fn no_server_has_lanes_while_one_accepts_none() {
     let mut world = World::new(1, Way::Addresses, 3, 2, 4);

@@ -194,7 +194,10 @@ impl<L: Clone> BackendManager<L> {
 
     /// The number of agents without a ready stream.
     pub(crate) fn leaving_agents(&self) -> usize {
-        self.agents().iter().filter(|agent| !agent.ready).count()
+        let state = self.shared.state.read();
+        let is_leaving =
+            |id: &LinkId| state.links.get(id).is_some_and(|link| link.health() == Health::Leaving);
+        state.agents.values().filter(|agent| agent.streams.iter().all(is_leaving)).count()
     }
 
     /// The streams whose handle is `wanted`, in the order of their agents' ids.

@@ -112,10 +112,8 @@ impl Frontend {
     fn listener(&self) -> Result<FrontendListener> {
         let listener = match (&self.config.listener, &self.port) {
             (args::FrontendListener::Unix { path, delete_existing }, _) => {
-                let mut socket = UnixSocket::bind(path, *delete_existing)?;
-                socket.reach = self.reach.clone();
-                socket.shutting_down = Arc::clone(&self.shutting_down);
-                FrontendListener::Unix(socket)
+                let socket = UnixSocket::bind(path, *delete_existing)?.reporting(self.reach.clone());
+                FrontendListener::Unix(socket.yielding(Arc::clone(&self.shutting_down)))
             }
             (args::FrontendListener::Tcp { bind, .. }, Some(port)) => {
                 let _on = port.handshakes.enter();

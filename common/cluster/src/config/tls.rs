@@ -4,11 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use net::tls::{
-    ALPN_HTTP1, SHORTEST_RSA, Validity, any_server, client_config, ignore_legacy_pki, server_verifier,
-    system_roots,
+    ALPN_HTTP1, SHORTEST_RSA, Validity, any_server, client_config, ignore_legacy_pki, provider,
+    server_verifier, system_roots,
 };
 use rustls::ClientConfig;
-use rustls::crypto::aws_lc_rs;
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -72,20 +71,16 @@ impl TlsFiles {
             server_verifier(roots, ignore_legacy_pki())
                 .map_err(|why| problem("certificate-authority", &why))?
         };
-        let identity =
-            match identity.or(self.identity.as_ref()) {
-                None => None,
-                Some((chain, key)) => {
-                    let chain = certificates(chain, "client-certificate")?;
-                    let text = key.read("client-key")?;
-                    let key = PrivateKeyDer::from_pem_slice(&text)
-                        .map_err(|_| format!("client-key{key}: has no usable private key in PEM"))?;
-                    let pair = CertifiedKey::from_der(chain, key, &aws_lc_rs::default_provider());
-                    Some(Arc::new(pair.map_err(|why| {
-                        problem("client-certificate", &format_args!("{why} ({SHORTEST_RSA})"))
-                    })?))
-                }
-            };
+        let pair = |(chain, key): &(Pem, Pem)| {
+            let chain = certificates(chain, "client-certificate")?;
+            let text = key.read("client-key")?;
+            let key = PrivateKeyDer::from_pem_slice(&text)
+                .map_err(|_| format!("client-key{key}: has no usable private key in PEM"))?;
+            CertifiedKey::from_der(chain, key, &provider())
+                .map(Arc::new)
+                .map_err(|why| problem("client-certificate", &format_args!("{why} ({SHORTEST_RSA})")))
+        };
+        let identity = identity.or(self.identity.as_ref()).map(pair).transpose()?;
         client_config(verifier, identity, vec![ALPN_HTTP1.to_vec()]).map_err(|why| problem("TLS", &why))
     }
 

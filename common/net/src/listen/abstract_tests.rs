@@ -46,8 +46,7 @@ async fn a_name_with_an_at_is_abstract() {
 async fn an_abstract_socket_is_not_looked_for() {
     let path = fresh();
     let reach = Reach::default();
-    let mut socket = UnixSocket::bind(&path, true).unwrap();
-    socket.reach = reach.clone();
+    let socket = UnixSocket::bind(&path, true).unwrap().reporting(reach.clone());
     let accepting = AcceptLoop::new(socket, "test");
     let running = tokio::spawn(accept_all(accepting));
     tokio::time::sleep(Duration::from_secs(60)).await;

@@ -1,5 +1,5 @@
-//! A TCP connection between an agent and a server that limits the unsent bytes in the kernel. Also that of a frontend's client,
-//! without a limit of its own: [`super::UNSENT`] is enough for a client, which has one connection or is near.
+//! A TCP connection between an agent and a server that limits the unsent bytes in the kernel. A frontend's client uses this type
+//! with the fixed limit [`super::UNSENT`].
 //!
 //! A ping or a dial waits behind the bytes that the kernel holds unsent. Without a limit these are megabytes: the send
 //! buffer grows with the congestion window and never shrinks with it. A fixed limit is too small for a fast path, where

@@ -267,8 +267,9 @@ async fn unreachable_socket_is_reported() {
     let (folder, path) = (dir.path().join("folder"), dir.path().join("folder/s.sock"));
     std::fs::create_dir(&folder).unwrap();
     let reach = Reach::default();
-    let mut socket = UnixSocket::bind(&path, true).unwrap();
-    socket.reach = reach.clone();
+    reach.set(Some("not bound".to_owned()));
+    let socket = UnixSocket::bind(&path, true).unwrap().reporting(reach.clone());
+    assert_eq!(reach.obstacle(), None);
     let accepting = AcceptLoop::new(socket, "test");
     let running = tokio::spawn(accept_all(accepting));
 
@@ -293,8 +294,7 @@ async fn a_socket_that_yields_leaves_its_path_to_the_successor() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("s.sock");
     let shutting_down = Arc::new(AtomicBool::new(false));
-    let mut socket = UnixSocket::bind(&path, true).unwrap();
-    socket.shutting_down = Arc::clone(&shutting_down);
+    let socket = UnixSocket::bind(&path, true).unwrap().yielding(Arc::clone(&shutting_down));
     let running = tokio::spawn(accept_all(AcceptLoop::new(socket, "test")));
     shutting_down.store(true, Ordering::Release);
     UnixStream::connect(&path).await.unwrap();

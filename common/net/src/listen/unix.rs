@@ -10,7 +10,7 @@
 //! replace, to protect by a mode, to check or to remove. The kernel frees the name with the socket.
 //!
 //! A process that is about to end continues to accept while its successor starts on the same path
-//! ([`UnixSocket::shutting_down`]). From then on it does not bind a deleted file again, because the successor is between its
+//! ([`UnixSocket::yielding`]). From then on it does not bind a deleted file again, because the successor is between its
 //! deletion and its own bind.
 //!
 //! The socket also replaces an empty directory at the path: a container runtime creates one if a hostPath is missing.
@@ -70,10 +70,10 @@ pub struct UnixSocket {
     watch: Pin<Box<Interval>>,
     /// Connections that the kernel accepted before the file was deleted.
     left_over: VecDeque<UnixStream>,
-    /// Why clients do not reach the socket, as of the last check.
-    pub reach: Reach,
+    /// As of the last check.
+    reach: Reach,
     /// The process is about to end: the path belongs to its successor.
-    pub shutting_down: Arc<AtomicBool>,
+    shutting_down: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
@@ -86,11 +86,17 @@ struct Bound {
 const EXISTS: &str = "the socket exists already: remove it or allow its deletion";
 const TAKEN: &str = "address already in use: stop the process that listens there or choose another name";
 
-/// A file's device and inode.
-type FileId = (u64, u64);
+/// Identifies a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct FileId {
+    device: u64,
+    inode: u64,
+}
 
-fn file_id(metadata: &Metadata) -> FileId {
-    (metadata.dev(), metadata.ino())
+impl FileId {
+    fn of(metadata: &Metadata) -> Self {
+        Self { device: metadata.dev(), inode: metadata.ino() }
+    }
 }
 
 impl UnixSocket {
@@ -121,6 +127,22 @@ impl UnixSocket {
         abstract_name(path).is_some()
     }
 
+    /// Keeps `reach` up to date from now on: clients cannot reach the socket while its directory is missing, or while another file
+    /// is at the path.
+    #[must_use]
+    pub fn reporting(mut self, reach: Reach) -> Self {
+        reach.set(None);
+        self.reach = reach;
+        self
+    }
+
+    /// While `shutting_down` is true, a deleted file is not bound again, and another process's file is not an error.
+    #[must_use]
+    pub fn yielding(mut self, shutting_down: Arc<AtomicBool>) -> Self {
+        self.shutting_down = shutting_down;
+        self
+    }
+
     /// The address: a file's path, or `@name`.
     pub fn path(&self) -> &Path {
         &self.path
@@ -133,7 +155,7 @@ impl UnixSocket {
             return;
         }
         let why = match fs::symlink_metadata(&self.path) {
-            Ok(found) if file_id(&found) == file => {
+            Ok(found) if FileId::of(&found) == file => {
                 return self.reach.set(None);
             }
             Ok(_) => "another process's file is there".to_owned(),
@@ -178,7 +200,7 @@ impl Source for UnixSocket {
 impl Drop for UnixSocket {
     fn drop(&mut self) {
         let Some(file) = self.bound.file else { return };
-        let ours = fs::symlink_metadata(&self.path).is_ok_and(|found| file_id(&found) == file);
+        let ours = fs::symlink_metadata(&self.path).is_ok_and(|found| FileId::of(&found) == file);
         if ours && let Err(error) = fs::remove_file(&self.path) {
             tracing::warn!(path = %self.path.display(), %error, "cannot remove the Unix socket's file");
         }
@@ -189,7 +211,7 @@ impl Bound {
     fn to_file(path: &Path) -> io::Result<Self> {
         let socket = bound(path, EXISTS)?;
         fs::set_permissions(path, Permissions::from_mode(UNIX_MODE))?;
-        let file = file_id(&fs::symlink_metadata(path)?);
+        let file = FileId::of(&fs::symlink_metadata(path)?);
         Ok(Self { listener: listening(socket)?, file: Some(file) })
     }
 

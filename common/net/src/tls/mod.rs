@@ -80,7 +80,7 @@ fn judged(wanted: bool, approved: bool, what: &'static str) -> Result<(), TlsErr
 }
 
 /// The cryptography of this process, with all suites of rustls.
-fn provider() -> CryptoProvider {
+pub fn provider() -> CryptoProvider {
     rustls::crypto::aws_lc_rs::default_provider()
 }
 

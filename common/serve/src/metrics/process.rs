@@ -30,11 +30,11 @@ impl Collector for ProcessCollector {
             ("process_virtual_memory_bytes", "Virtual memory in bytes", of_stat(|stat| stat.virtual_bytes)),
             ("process_start_time_seconds", "Start of the process, in Unix time", start),
             ("process_open_fds", "Open file descriptors", open),
-            ("process_max_fds", "File descriptors that may be open at most", limit(Resource::Nofile)),
+            ("process_max_fds", "File descriptors that may be open at most", Some(limit(Resource::Nofile))),
             (
                 "process_virtual_memory_max_bytes",
                 "Virtual memory that may be used at most, in bytes",
-                limit(Resource::As),
+                Some(limit(Resource::As)),
             ),
         ];
         for (name, help, value) in gauges {
@@ -98,8 +98,8 @@ fn boot_time() -> Option<f64> {
 }
 
 /// A soft limit; no limit is `u64::MAX`, as in Go.
-fn limit(resource: Resource) -> Option<f64> {
-    Some(to_float(getrlimit(resource).current.unwrap_or(u64::MAX)))
+fn limit(resource: Resource) -> f64 {
+    to_float(getrlimit(resource).current.unwrap_or(u64::MAX))
 }
 
 /// InOctets and OutOctets of the line `IpExt` in `/proc/self/net/netstat`: names on one line, values on the next.

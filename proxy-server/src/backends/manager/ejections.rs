@@ -171,8 +171,10 @@ impl<L: Clone> BackendManager<L> {
 
     /// The ejected agents, each with the rest of its time, by name.
     pub fn ejected(&self, now: Instant) -> Vec<(Arc<str>, Duration)> {
-        let rest = |agent: AgentView| Some((agent.id, agent.stats.ejected_for(now)?));
-        let mut ejected: Vec<_> = self.agents().into_iter().filter_map(rest).collect();
+        let state = self.shared.state.read();
+        let agents = state.agents.iter();
+        let mut ejected: Vec<_> =
+            agents.filter_map(|(id, agent)| Some((Arc::clone(id), agent.stats.ejected_for(now)?))).collect();
         ejected.sort_unstable();
         ejected
     }
