@@ -21,7 +21,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
+use super::settings::needs_wide_window;
 use net::kernel::{Acknowledgment, TcpPeer};
 
 /// How long a ping may be unanswered, while nothing else is read, before the peer counts as unresponsive (or
@@ -31,6 +33,9 @@ pub const UNRESPONSIVE_AFTER: Duration = Duration::from_millis(2_500);
 /// The same with other evidence that the path is lost, and not that the program stands still: the peer answers on another
 /// connection, or its kernel acknowledges neither the ping nor its retransmissions.
 pub(super) const EVIDENT_AFTER: Duration = Duration::from_secs(1);
+
+/// The time between the pings of a measurement: a busy machine delays those of one moment alike.
+const SAMPLE_EVERY: Duration = Duration::from_millis(250);
 
 /// When idle peers are pinged, and how long they may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,9 +128,9 @@ pub struct KeepaliveHandle {
     /// A ping has been unanswered for [`UNRESPONSIVE_AFTER`].
     pub(super) unresponsive: watch::Sender<bool>,
     pub(super) kernel: OnceLock<Arc<dyn PeerKernel>>,
-    /// In nanoseconds; zero before the first sample.
+    /// In nanoseconds; zero until it is measured.
     rtt: AtomicU64,
-    /// The same for the last ping.
+    /// The same for the last ping, measurement or not.
     last_rtt: AtomicU64,
 }
 
@@ -135,9 +140,17 @@ struct State {
     probe: bool,
     superseded: bool,
     lost_by_peer: bool,
-    /// How many pings are still to be sent to measure the RTT; `None` if it is not measured.
-    samples: Option<u8>,
+    measurement: Option<Measurement>,
     driver: Option<Waker>,
+}
+
+/// The measurement of the RTT by several pings.
+#[derive(Debug)]
+struct Measurement {
+    /// How many pings are still to be sent, and when the next one.
+    left: u8,
+    next: Instant,
+    lowest: Duration,
 }
 
 impl KeepaliveHandle {
@@ -148,7 +161,7 @@ impl KeepaliveHandle {
                 probe: false,
                 superseded: false,
                 lost_by_peer: false,
-                samples: None,
+                measurement: None,
                 driver: None,
             }),
             unresponsive: watch::Sender::new(false),
@@ -183,12 +196,14 @@ impl KeepaliveHandle {
         self.tell(|state| state.lost_by_peer = true);
     }
 
-    /// Measures the RTT by `pings` pings, one after the other, from now on.
+    /// Measures the RTT from now on, by at most `pings` pings. A low RTT, or a high one that the kernels measure too, needs only
+    /// one: the others find out whether a busy machine delayed it.
     pub fn measure(&self, pings: u8) {
-        self.tell(|state| state.samples = Some(pings));
+        let (next, lowest) = (Instant::now(), Duration::MAX);
+        self.tell(|state| state.measurement = Some(Measurement { left: pings, next, lowest }));
     }
 
-    /// The lowest RTT measured so far.
+    /// The lowest RTT so far, once it is measured.
     pub fn rtt(&self) -> Option<Duration> {
         duration(&self.rtt)
     }
@@ -198,14 +213,20 @@ impl KeepaliveHandle {
         duration(&self.last_rtt)
     }
 
-    /// Records the RTT of a ping. It counts for the lowest RTT only if a measurement was requested, which frontends do not.
+    /// Records the RTT of a ping. It counts for [`Self::rtt`] only if a measurement was requested, which frontends do not.
     pub(super) fn sampled(&self, took: Duration) {
         self.last_rtt.store(nanos(took), Ordering::Relaxed);
-        if self.state.lock().samples.is_none() {
-            return;
+        let mut state = self.state.lock();
+        let Some(measurement) = &mut state.measurement else { return };
+        measurement.lowest = measurement.lowest.min(took);
+        let lowest = measurement.lowest;
+        let between_kernels = || self.kernel.get()?.look()?.min_rtt;
+        if !needs_wide_window(lowest) || between_kernels().is_some_and(|rtt| rtt >= lowest / 2) {
+            measurement.left = 0;
         }
-        let took = took.min(self.rtt().unwrap_or(Duration::MAX));
-        self.rtt.store(nanos(took), Ordering::Relaxed);
+        if measurement.left == 0 {
+            self.rtt.store(nanos(lowest), Ordering::Relaxed);
+        }
     }
 
     /// Whether a ping has been unanswered for [`UNRESPONSIVE_AFTER`], with notification of changes.
@@ -221,19 +242,27 @@ impl KeepaliveHandle {
     }
 
     /// The driver's view at the start of its turn. `pinging`: a ping is unanswered.
-    pub(super) fn look(&self, cx: &Context<'_>, pinging: bool) -> Requests {
+    pub(super) fn look(&self, cx: &Context<'_>, now: Instant, pinging: bool) -> Requests {
         let mut state = self.state.lock();
         match &mut state.driver {
             Some(driver) => driver.clone_from(cx.waker()),
             none => *none = Some(cx.waker().clone()),
         }
         let mut probe = std::mem::take(&mut state.probe);
-        if !pinging && let Some(left) = state.samples.as_mut().filter(|left| **left > 0) {
-            *left -= 1;
-            probe = true;
+        let mut next_sample = None;
+        if let Some(measurement) =
+            state.measurement.as_mut().filter(|measurement| measurement.left > 0 && !pinging)
+        {
+            if now >= measurement.next {
+                measurement.left -= 1;
+                measurement.next = now + SAMPLE_EVERY;
+                probe = true;
+            }
+            next_sample = Some(measurement.next);
         }
         let superseded = std::mem::take(&mut state.superseded);
-        Requests { keepalive: state.keepalive, probe, superseded, lost_by_peer: state.lost_by_peer }
+        let State { keepalive, lost_by_peer, .. } = *state;
+        Requests { keepalive, probe, next_sample, superseded, lost_by_peer }
     }
 
     /// Changes the state, and wakes the driver.
@@ -261,6 +290,8 @@ pub(super) struct Requests {
     pub(super) keepalive: Keepalive,
     /// Send a ping now.
     pub(super) probe: bool,
+    /// When the next ping of a measurement is due.
+    pub(super) next_sample: Option<Instant>,
     /// See [`KeepaliveHandle::supersede`].
     pub(super) superseded: bool,
     /// See [`KeepaliveHandle::lost_by_peer`].

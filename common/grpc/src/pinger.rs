@@ -93,8 +93,8 @@ impl Pinger {
                 self.keepalive.sampled(now - ping_sent);
             }
         }
-        let Requests { keepalive, probe, superseded, lost_by_peer } =
-            self.keepalive.look(cx, self.ping_sent.is_some());
+        let Requests { keepalive, probe, next_sample, superseded, lost_by_peer } =
+            self.keepalive.look(cx, now, self.ping_sent.is_some());
         if lost_by_peer {
             return Poll::Ready(Dead::HalfOpen);
         }
@@ -115,6 +115,7 @@ impl Pinger {
             Ok(next) => due = due.min(next.unwrap_or(due)),
             Err(dead) => return Poll::Ready(dead),
         }
+        due = due.min(next_sample.unwrap_or(due));
         let evident = self.superseded.is_some() || self.unacknowledged && silent_since.is_some();
         let usual = if evident { EVIDENT_AFTER } else { UNRESPONSIVE_AFTER };
         let patience = usual.min(keepalive.half_open_timeout);

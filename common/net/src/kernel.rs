@@ -46,6 +46,9 @@ pub struct Acknowledgment {
     pub last_received: Duration,
     /// Unanswered probes, of a closed window or of an idle connection.
     pub probes: u8,
+    /// The lowest RTT between the two kernels, however busy the programs are. A proxy between them ends it. `None` from a kernel
+    /// that does not tell (before Linux 4.6, gVisor).
+    pub min_rtt: Option<Duration>,
 }
 
 /// Since when the peer's kernel has been silent, over several samples.
@@ -200,7 +203,7 @@ fn read(answer: &[u8]) -> Option<Acknowledgment> {
     }
 }
 
-/// The first fields of struct tcp_info (linux/tcp.h), which every kernel has.
+/// Fields of struct tcp_info (linux/tcp.h). Older kernels end it earlier.
 fn tcp_info(info: &[u8]) -> Option<Acknowledgment> {
     let [state, _congestion, retransmits, probes, ..] = *info else { return None };
     if state != ESTABLISHED {
@@ -216,7 +219,12 @@ fn tcp_info(info: &[u8]) -> Option<Acknowledgment> {
     // A retransmission that the peer's kernel answered without accepting the bytes, because its buffer is full, is not
     // silence.
     let resent = unacked > 0 && retransmits > 0 && last_sent < last_received;
-    Some(Acknowledgment { outstanding: resent || probes > 0, last_sent, last_received, probes })
+    let outstanding = resent || probes > 0;
+    // `tcpi_min_rtt`; all bits are set before the first sample.
+    let min_rtt = word(35)
+        .filter(|micros| !matches!(*micros, 0 | u32::MAX))
+        .map(|micros| Duration::from_micros(micros.into()));
+    Some(Acknowledgment { outstanding, last_sent, last_received, probes, min_rtt })
 }
 
 #[cfg(test)]

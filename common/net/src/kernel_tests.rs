@@ -13,7 +13,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 fn resent(last_sent: u32, last_received: u32) -> Acknowledgment {
     let (last_sent, last_received) = (SECOND * last_sent, SECOND * last_received);
-    Acknowledgment { outstanding: true, last_sent, last_received, probes: 0 }
+    Acknowledgment { outstanding: true, last_sent, last_received, probes: 0, min_rtt: None }
 }
 
 /// After how many seconds a host is given up that is sampled each second.
@@ -94,7 +94,9 @@ async fn a_reader_that_stands_still_is_no_silent_host() {
         let (client, accepted) = stuffed(bind_tcp(host, 0).unwrap()).await;
         for stream in [&client, &accepted] {
             let peer = bound_silence(stream).unwrap().expect("sock_diag");
-            assert!(!peer.look().unwrap().outstanding, "{host}");
+            let seen = peer.look().unwrap();
+            assert!(!seen.outstanding, "{host}");
+            assert!(seen.min_rtt.is_some_and(|rtt| rtt < SECOND), "{host}: {:?}", seen.min_rtt);
             assert_eq!(SockRef::from(stream).tcp_user_timeout().unwrap(), None);
         }
         let peer = TcpPeer::of(&client).unwrap();

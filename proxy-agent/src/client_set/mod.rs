@@ -28,7 +28,7 @@ use grpc::live_streams::LiveStreams;
 use grpc::{ConnectionHandle, KeepaliveHandle, WireStream};
 use mux::Negotiated;
 use net::tls::Validity;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -45,8 +45,8 @@ pub use streams::Told;
 /// A server with a higher RTT gets more lanes: one lost packet holds up a lane for an RTT.
 const HIGH_RTT: Duration = Duration::from_millis(10);
 
-/// When the RTT of a new stream is measured, by its first pings.
-const RTT_AFTER: Duration = Duration::from_secs(1);
+/// How often a new stream is asked for its RTT until it is measured.
+const RTT_EVERY: Duration = Duration::from_secs(1);
 
 /// How long the connection below a finished stream may take to end by itself.
 const CLOSE_WITHIN: Duration = Duration::from_secs(1);
@@ -154,7 +154,7 @@ async fn watch_server(keepalive: Arc<KeepaliveHandle>, going_away: CancellationT
     // A change before the first `changed` call must count, too.
     unresponsive.mark_changed();
     let (mut known, mut replaced) = (ServerState::Responsive, false);
-    let (measured, mut is_measured) = (sleep(RTT_AFTER), false);
+    let (measured, mut is_measured) = (sleep(RTT_EVERY), false);
     tokio::pin!(measured);
     loop {
         let state = tokio::select! {
@@ -164,8 +164,10 @@ async fn watch_server(keepalive: Arc<KeepaliveHandle>, going_away: CancellationT
                 continue;
             }
             () = &mut measured, if !is_measured => {
-                is_measured = true;
-                if keepalive.rtt().is_some_and(|rtt| rtt > HIGH_RTT) {
+                measured.as_mut().reset(Instant::now() + RTT_EVERY);
+                let rtt = keepalive.rtt();
+                is_measured = rtt.is_some();
+                if rtt.is_some_and(|rtt| rtt > HIGH_RTT) {
                     (control.observer)(ServerState::Distant);
                 }
                 continue;

@@ -158,7 +158,7 @@ async fn silent_with_kernel(outstanding: bool) -> (u64, Result<(), ConnectionErr
     pair.client.connection.keepalive.set_keepalive(keepalive);
     pair.frozen.store(true, Ordering::Relaxed);
     let (last_sent, last_received) = (Duration::from_secs(5), Duration::from_secs(60));
-    let seen = Acknowledgment { outstanding, last_sent, last_received, probes: 0 };
+    let seen = Acknowledgment { outstanding, last_sent, last_received, probes: 0, min_rtt: None };
     pair.client.connection.keepalive.watch_kernel(Arc::new(Says(seen)));
     let before = Instant::now();
     let end = soon(pair.client.connection.closed()).await;
@@ -169,7 +169,8 @@ async fn silent_with_kernel(outstanding: bool) -> (u64, Result<(), ConnectionErr
 async fn unresponsive_with_kernel(outstanding: bool, last_received: Duration) -> Duration {
     let pair = patient_pair().await;
     pair.frozen.store(true, Ordering::Relaxed);
-    let seen = Acknowledgment { outstanding, last_sent: Duration::ZERO, last_received, probes: 0 };
+    let seen =
+        Acknowledgment { outstanding, last_sent: Duration::ZERO, last_received, probes: 0, min_rtt: None };
     let keepalive = &pair.client.connection.keepalive;
     keepalive.watch_kernel(Arc::new(Says(seen)));
     let mut unresponsive = keepalive.unresponsive();
@@ -299,6 +300,49 @@ async fn transfer(client: &mut WireStream, server: &mut WireStream, bytes: usize
         }
     };
     tokio::join!(send, receive);
+}
+
+/// The server's measurement over a path that has 20 ms RTT for `busy`, then none, while the kernels measure `between_kernels`: how
+/// long it took, and the result.
+async fn measured(busy: Duration, between_kernels: Option<Duration>) -> (Duration, Duration) {
+    let (client_io, server_io) = delayed_pair_until(Duration::from_millis(10), Instant::now() + busy);
+    let mut served = serve(server_io, settings(TEN_AND_FIVE));
+    let accept = async {
+        let request = served.requests.recv().await.unwrap();
+        let (last_sent, last_received) = Default::default();
+        let seen = Acknowledgment {
+            outstanding: false,
+            last_sent,
+            last_received,
+            probes: 0,
+            min_rtt: between_kernels,
+        };
+        request.keepalive.watch_kernel(Arc::new(Says(seen)));
+        request.keepalive.measure(16);
+        (Arc::clone(&request.keepalive), request.accept(HeaderMap::new()).unwrap())
+    };
+    let (client, (keepalive, _server)) = tokio::join!(dial(client_io, HeaderMap::new()), accept);
+    let (_client, before) = (client.unwrap(), Instant::now());
+    soon(async {
+        while keepalive.rtt().is_none() {
+            sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+    (before.elapsed(), keepalive.rtt().unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_busy_start_is_no_high_rtt() {
+    const MS: Duration = Duration::from_millis(1);
+    let (took, rtt) = measured(1_000 * MS, Some(MS / 20)).await;
+    assert!(took < 1_500 * MS && rtt < MS, "{took:?}, {rtt:?}");
+    let (took, rtt) = measured(1_000 * MS, Some(19 * MS)).await;
+    assert!(took < 100 * MS && rtt >= 20 * MS, "the kernels agree: {took:?}, {rtt:?}");
+    for proxied in [None, Some(MS / 20)] {
+        let (took, rtt) = measured(60_000 * MS, proxied).await;
+        assert!((3_000 * MS..5_000 * MS).contains(&took) && rtt == 20 * MS, "{took:?}, {rtt:?}");
+    }
 }
 
 /// The first RTT was measured on a busy machine.
