@@ -39,6 +39,10 @@ const PAUSE: Duration = Duration::from_millis(5);
 const DIALS: usize = 20;
 /// Linux's lowest priority.
 const NICEST: i32 = 19;
+/// The additional memory that the server's allocator and log may use, in MiB.
+pub const SPARE: u64 = 24;
+/// The time limit of the server's return to its memory before a flood.
+const RECOVERY: Duration = Duration::from_secs(60);
 /// The time limit of a flood.
 const LIMIT: Duration = Duration::from_secs(300);
 
@@ -158,12 +162,16 @@ impl Flood {
         outcome.lasted = began.elapsed();
         outcome.ended = peers.ended.load(Ordering::Relaxed);
         peers.leave()?;
-        // The server may still handle queued bytes.
-        let mut behind = Outcome::default();
-        for _ in 0..200 {
+        // The server may still handle queued bytes, and its allocator returns memory after 10 s.
+        let (mut behind, left) = (Outcome::default(), Instant::now());
+        loop {
             bystander.look(&mut behind, 1).await?;
             outcome.memory[2] = bystander.memory()?;
             outcome.memory[1] = outcome.memory[1].max(outcome.memory[2]);
+            let given_back = outcome.kept() <= SPARE && behind.pings[1].0.len() >= 200;
+            if given_back || left.elapsed() > RECOVERY {
+                break;
+            }
         }
         Ok(outcome)
     }

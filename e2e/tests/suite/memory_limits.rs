@@ -10,7 +10,7 @@ use bytes::Bytes;
 use e2e::adversarial::{SmallFrames, endless};
 use e2e::endpoints::Endpoint;
 use e2e::figures::{percentile, say};
-use e2e::floods::{Flood, Kind};
+use e2e::floods::{Flood, Kind, SPARE};
 use e2e::frontend::{Conn, Io, tls_socket};
 use e2e::pair::Pair;
 use e2e::wait::{DEADLINE, until, within};
@@ -22,9 +22,6 @@ use tokio::time::{Instant, sleep};
 
 use crate::tokens::{USER, World};
 use crate::unauthenticated_peers::ensure_prompt;
-
-/// The additional memory that the server's allocator and log may use, in MiB.
-const SPARE: u64 = 24;
 
 /// A client that uses an echo during the attack, and the server's memory before the attack and its maximum, in MiB.
 struct Bystander {
