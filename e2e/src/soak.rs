@@ -256,10 +256,11 @@ async fn kill_an_agent(pair: &mut Pair, world: &World) -> Result<()> {
 async fn kill_a_lane(pair: &Pair, world: &World, random: &mut StdRng) -> Result<()> {
     let (balancer, all) =
         (pair.balancer.as_ref().context("a balancer")?, 2 * pair.agents.len() * pair.servers.len());
-    if balancer.cut_one(random.random_range(0..all), all).await {
-        world.figures.lock().cuts += 1;
-        *world.disturbed.lock() = Instant::now();
-    }
+    // A client may notice the loss before the balancer's task has ended.
+    let before = std::mem::replace(&mut *world.disturbed.lock(), Instant::now() + DEADLINE * 10);
+    let cut = balancer.cut_one(random.random_range(0..all), all).await;
+    *world.disturbed.lock() = if cut { Instant::now() } else { before };
+    world.figures.lock().cuts += u64::from(cut);
     Ok(())
 }
 
