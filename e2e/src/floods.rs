@@ -53,7 +53,9 @@ pub enum Kind {
     AgentsThatReadNothing,
     /// Agents send data for connections that do not exist.
     AgentsWithStrayData,
-    /// The same in frames of one byte.
+    /// The same, 64 KiB in each message.
+    AgentsWithLargeStrayData,
+    /// Agents send data for connections that do not exist, in frames of one byte.
     AgentsWithFragments,
     /// Clients send messages of 16 bytes to an endpoint that reads nothing.
     ClientsOfAStalledEndpoint,
@@ -241,6 +243,7 @@ impl Peers {
                     match flood.kind {
                         Kind::AgentsThatReadNothing
                         | Kind::AgentsWithStrayData
+                        | Kind::AgentsWithLargeStrayData
                         | Kind::AgentsWithFragments => {
                             let socket = Box::new(tls_socket(address, tls).await?);
                             let mut meta = HeaderMap::new();
@@ -250,11 +253,19 @@ impl Peers {
                                 SmallFrames::open(socket, "/AgentService/Connect", &meta, 1, 0).await?;
                             let mut peer = peer.admitted().await?;
                             let message = message(flood.kind);
-                            let ended = if flood.kind == Kind::AgentsWithFragments {
-                                peer.send(&message.repeat(flood.pieces / message.len()).into(), 1).await
-                            } else {
-                                peer.send(&message.repeat(flood.pieces).into(), message.len()).await
+                            let (bytes, frame, times) = match flood.kind {
+                                Kind::AgentsWithFragments => {
+                                    (message.repeat(flood.pieces / message.len()), 1, 1)
+                                }
+                                Kind::AgentsWithLargeStrayData => {
+                                    (message.repeat(64), message.len(), flood.pieces / 64)
+                                }
+                                _ => (message.repeat(flood.pieces), message.len(), 1),
                             };
+                            let (bytes, mut ended) = (bytes.into(), 0);
+                            for _ in 0..times {
+                                ended = peer.send(&bytes, frame).await;
+                            }
                             have_ended.fetch_add(ended, Ordering::Relaxed);
                             anyhow::Ok(Peer::Frames(peer))
                         }
@@ -325,6 +336,7 @@ enum Peer {
 fn message(kind: Kind) -> Bytes {
     let packet: Packet = match kind {
         Kind::AgentsThatReadNothing => dial_rsp(1 << 40, 1 << 40, ""),
+        Kind::AgentsWithLargeStrayData => data(1 << 40, Bytes::from_static(&[7; 64 << 10])),
         _ => data(1 << 40, Bytes::from_static(b"!")),
     };
     let mut message = BytesMut::new();

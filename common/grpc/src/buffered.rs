@@ -235,14 +235,13 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Buffered<IO> {
         let mut inner = self.0.lock();
         ready!(inner.turn.poll_read(cx));
         let before = buf.filled().len();
-        let Inner { io, ahead, buffering, turn, .. } = &mut *inner;
+        let Inner { io, ahead, buffering, .. } = &mut *inner;
         let read = if buffering.ahead > 0 {
             ready!(poll_read_ahead(io, cx, buf, buffering.ahead, ahead))?
         } else {
             ready!(Pin::new(io).poll_read(cx, buf))?;
             buf.filled().len() - before
         };
-        turn.count(&buf.filled()[before..]);
         inner.read += read as u64;
         Poll::Ready(Ok(()))
     }

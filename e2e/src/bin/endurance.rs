@@ -142,6 +142,7 @@ async fn floods() -> Result<()> {
         (Kind::OnlyCpu, 1, 10_000),
         (Kind::AgentsThatReadNothing, 20, 100_000),
         (Kind::AgentsWithStrayData, 20, 100_000),
+        (Kind::AgentsWithLargeStrayData, 8, 20_000),
         (Kind::AgentsWithFragments, 20, 740_000),
         (Kind::ClientsOfAStalledEndpoint, 200, 50_000),
         (Kind::ClientsWithoutADial, 20, 256 << 10),
