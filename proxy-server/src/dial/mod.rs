@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use driver::MemoryLimiter;
+use serve::logs::LogLimit;
 use serve::metrics::{CountBy, Gauge, Histogram, Lazy, LiveGuard};
 use serve::statusz::Journal;
 use serve::traces::{Kind, Tracer};
@@ -92,6 +93,8 @@ pub struct Dialer {
     timeout: Duration,
     metrics: DialMetrics,
     tracer: Tracer,
+    /// Limits the lines about dials that a limit refused.
+    logs: LogLimit,
     /// The only agent that gets dials, if one was chosen.
     only: Option<Arc<str>>,
 }
@@ -121,7 +124,8 @@ impl Dialer {
         metrics: DialMetrics,
     ) -> Self {
         let timeout = if timeout.is_zero() { DEFAULT_DIAL_TIMEOUT } else { timeout };
-        Self { backends, budget, memory, timeout, metrics, tracer: Tracer::default(), only: None }
+        let (tracer, logs) = (Tracer::default(), LogLimit::default());
+        Self { backends, budget, memory, timeout, metrics, tracer, logs, only: None }
     }
 
     /// A dialer that dials through this agent and no other, whatever the strategies say, and never retries.
@@ -152,7 +156,7 @@ impl Dialer {
         let stages = &mut *pending.stages;
         stages.span.set("konnectivity.agent.id", stages.agent.as_deref().unwrap_or_default());
         stages.span.end(outcome.as_ref().map(drop).map_err(|failure| failure as &dyn std::fmt::Display));
-        outcome.inspect_err(|failure| failure.log(target, stages.agent.as_deref()))
+        outcome.inspect_err(|failure| failure.log(target, stages.agent.as_deref(), &self.logs))
     }
 
     /// Dials through one agent, and then through a second one if the first agent's stream is lost before it answers, if the

@@ -1,6 +1,7 @@
 //! Dials over scripted links, in paused time.
 
 use parking_lot::Mutex;
+use serve::logs::{Logs, Options, Severity};
 use serve::metrics::{Exposition, Registry};
 
 use super::*;
@@ -358,6 +359,36 @@ async fn connections_are_limited_until_they_end() {
     drop(first.slot);
     assert!(bench.dial().await.is_ok());
     assert_eq!(bench.sum().await, (2, 0, vec!["2 in 20ms".to_owned(), "no_agent".to_owned()]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn dials_that_a_limit_refuses_are_logged_once_a_minute() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("log");
+    let options = Options {
+        logtostderr: false,
+        stderrthreshold: Severity::Fatal,
+        log_file: Some(path.clone()),
+        ..Options::default()
+    };
+    let (subscriber, file) = Logs::build(&options).unwrap();
+    let _log = tracing::subscriber::set_default(subscriber);
+    let full = bench(SOON, Budget::new(9, 0), &[Script::Open(SOON)]);
+    let busy = bench(SOON, Budget::new(0, 9), &[Script::Open(SOON)]);
+    for _ in 0..70 {
+        assert_eq!(full.dial().await.unwrap_err(), DialFailure::Full);
+        assert_eq!(busy.dial().await.unwrap_err(), DialFailure::SendFailed);
+        tokio::time::sleep(Duration::from_secs(1) - SOON).await;
+    }
+    file.flush(Duration::from_secs(10));
+    let text = std::fs::read_to_string(&path).unwrap();
+    for failure in [DialFailure::Full, DialFailure::SendFailed] {
+        let error = format!("\"DIAL_REQ to Backend failed\" err=\"{failure}\"");
+        let lines: Vec<_> = text.lines().filter(|line| line.contains(&error)).collect();
+        let numbers: Vec<_> = lines.iter().filter_map(|line| line.split_once("suppressed=")).collect();
+        assert_eq!(lines.len(), 2, "{text}");
+        assert!(numbers[0].1.starts_with('0') && numbers[1].1.starts_with("59"), "{text}");
+    }
 }
 
 /// Marks the first link unresponsive after that time.

@@ -151,8 +151,8 @@ impl Frontend {
             }
             Err(failure) => {
                 identity.not_established(failure.metric(), &failure);
-                // The dialer logs the failures at an agent.
-                if let DialFailure::NoAgent | DialFailure::NoMemory = failure {
+                // The dialer logs the other failures.
+                if let DialFailure::NoAgent = failure {
                     tracing::error!(err = %failure, host, dialID = dial_id, "no tunnels available");
                 }
                 let start = Instant::now();

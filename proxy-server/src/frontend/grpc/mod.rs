@@ -88,8 +88,8 @@ impl Frontend {
             }
             Err(failure) => {
                 identity.not_established(failure.metric(), &failure);
-                // The dialer logs the failures at an agent.
-                if let DialFailure::NoAgent | DialFailure::NoMemory = failure {
+                // The dialer logs the other failures.
+                if let DialFailure::NoAgent = failure {
                     tracing::error!(err = %failure, dialID = dial_id, dialAddress = %address, "Failed to get a backend");
                 }
                 if let Some(answer) = stream.machine().handle_refused(failure.to_string()) {
