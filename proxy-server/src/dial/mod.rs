@@ -156,7 +156,7 @@ impl Dialer {
         let stages = &mut *pending.stages;
         stages.span.set("konnectivity.agent.id", stages.agent.as_deref().unwrap_or_default());
         stages.span.end(outcome.as_ref().map(drop).map_err(|failure| failure as &dyn std::fmt::Display));
-        outcome.inspect_err(|failure| failure.log(target, stages.agent.as_deref(), &self.logs))
+        outcome.inspect_err(|failure| failure.log(target, stages, &self.logs))
     }
 
     /// Dials through one agent, and then through a second one if the first agent's stream is lost before it answers, if the

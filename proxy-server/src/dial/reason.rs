@@ -2,9 +2,10 @@
 //!
 //! Texts and statuses are the Go server's, because clients and alerts match on them.
 
+use flags::GoDuration;
 use serve::logs::{LogLimit, Peer};
 
-use super::Target;
+use super::{DialStages, Target};
 
 /// Why a dial opened no connection.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -117,14 +118,13 @@ impl DialFailure {
 
     /// Logs a failed dial, in the Go server's words; dials that a limit refused once a minute for each limit. The frontend logs
     /// that there is no agent.
-    pub(super) fn log(&self, target: &Target, agent: Option<&str>, limited: &LogLimit) {
+    pub(super) fn log(&self, target: &Target, stages: &DialStages, limited: &LogLimit) {
         let (message, limit) = match self {
             DialFailure::NoAgent => return,
             DialFailure::Refused(_) => ("DIAL_RSP contains failure", None),
             DialFailure::TimedOut => ("backend dial timed out before connection was established", None),
-            DialFailure::LinkLost | DialFailure::Closed => {
-                ("backend context closed before connection was established", None)
-            }
+            DialFailure::LinkLost => ("backend context closed before connection was established", None),
+            DialFailure::Closed => ("Dial terminated (DIAL_CLS) by backend", None),
             DialFailure::SendFailed => (NOT_SENT, Some("pending dials")),
             DialFailure::Full => (NOT_SENT, Some("connections")),
             DialFailure::NoMemory => (NOT_SENT, Some("memory")),
@@ -134,10 +134,14 @@ impl DialFailure {
             return;
         }
         let text = self.to_string();
-        let (agent, address) = (Peer(agent.unwrap_or_default()), Peer(&target.address));
+        let agent = Peer(stages.agent.as_deref().unwrap_or_default());
+        // Go's key of the address in its lines about HTTP CONNECT.
+        let of_connect = matches!(self, DialFailure::TimedOut | DialFailure::LinkLost);
+        let address = Peer(&target.address).to_string();
+        let (host, address) = if of_connect { (Some(address), None) } else { (None, Some(address)) };
         tracing::error!(
-            err = %Peer(&text), dialID = target.dial_id, agentID = %agent, dialAddress = %address,
-            suppressed = suppressed.flatten(), "{message}"
+            err = %Peer(&text), host, dialID = target.dial_id, agentID = %agent, dialAddress = address,
+            dialDuration = %GoDuration::from(stages.total()), suppressed = suppressed.flatten(), "{message}"
         );
     }
 }

@@ -121,7 +121,8 @@ impl Frontend {
             () = left(&mut socket, &mut early) => {
                 identity.not_established(FailureReason::FrontendClose, &"");
                 tracing::info!(
-                    target: "v2", host, dialID = dial_id, "Frontend connection closed before being established"
+                    target: "v2", host, dialID = dial_id, agentID = %identity.agent(),
+                    "Frontend connection closed before being established"
                 );
                 return;
             }
