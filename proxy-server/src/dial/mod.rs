@@ -107,8 +107,6 @@ type Reserved = (Choice<LinkHandle>, Slot);
 pub struct Dialed {
     /// The connection, to which the frontend attaches its socket. Dropping it closes it.
     pub connection: OpenConnection,
-    /// The agent that carries it.
-    pub agent_id: Arc<str>,
     /// The connection's slot within the limits; the owner of the frontend's socket keeps it until the end.
     pub slot: Slot,
 }
@@ -296,7 +294,7 @@ impl Dialer {
         {
             flight.stats.blame(now, began);
         }
-        Ok(Dialed { connection: outcome?, agent_id, slot })
+        Ok(Dialed { connection: outcome?, slot })
     }
 }
 

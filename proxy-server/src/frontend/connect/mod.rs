@@ -128,7 +128,7 @@ impl Frontend {
             }
         };
         match outcome {
-            Ok(Dialed { connection, slot, .. }) => {
+            Ok(Dialed { connection, slot }) => {
                 let start = Instant::now();
                 let sent = send_head(&mut socket).await;
                 self.metrics.frontend_write.observe(start.elapsed());

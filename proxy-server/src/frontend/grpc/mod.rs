@@ -75,7 +75,7 @@ impl Frontend {
             }
         };
         match outcome {
-            Ok(Dialed { connection, slot, .. }) => {
+            Ok(Dialed { connection, slot }) => {
                 let connect_id = connection.connect_id().0;
                 let sent = stream.machine().handle_dialed().map(|answer| stream.pass_on(answer));
                 let Some(Ok(())) = sent else {
