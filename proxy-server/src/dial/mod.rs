@@ -45,10 +45,11 @@ serve::families! {
     pub struct DialMetrics {
         /// Successful dials only.
         pub(crate) duration: Lazy<Histogram> = "dial_duration_seconds",
-            "Seconds from a dial to the agent's answer, for successful dials", Lazy::new(latency);
+            "Latency of dial to the remote endpoint in seconds", Lazy::new(latency);
         /// A dial that succeeds on its retry has not failed.
-        pub failures: CountBy<FailureReason> = "dial_failure_count", "Failed dials, by reason";
-        pub(crate) pending: Lazy<Gauge> = "pending_backend_dials", "Dials that wait for an agent's answer";
+        pub failures: CountBy<FailureReason> = "dial_failure_count",
+            "Number of dial failures observed. Multiple failures can occur for a single dial request.";
+        pub(crate) pending: Lazy<Gauge> = "pending_backend_dials", "Current number of pending backend dial requests";
         /// Ours. A retried dial counts twice.
         pub(crate) attempts: CountBy<Attempt> = "dial_attempts_total", "Dials that an agent answered or lost, by outcome";
         /// That of the server.
