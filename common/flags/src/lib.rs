@@ -44,7 +44,7 @@ pub use flow::FlowOptions;
 pub use log::{LogFormat, LogOptions, Severity};
 pub use profiling::ProfilingFlags;
 pub use record::RecordOptions;
-pub use set::{FlagSet, Given};
+pub use set::{FlagSet, Given, without_effect};
 pub use suggest::closest;
 pub use syntax::Positional;
 pub use value::{Repeated, Value};

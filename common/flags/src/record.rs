@@ -23,6 +23,13 @@ crate::flags! {
     }
 }
 
+impl RecordOptions {
+    /// A row for [`crate::without_effect`].
+    pub fn sample_ratio_without_effect(&self) -> (&'static str, bool, &'static str) {
+        ("otlp-sample-ratio", self.otlp_endpoint.is_none(), "there is no --otlp-endpoint")
+    }
+}
+
 /// A path; `None` if it is empty.
 pub(crate) fn path(_flag: &'static str, path: PathBuf) -> Result<Option<PathBuf>, FlagError> {
     Ok(Some(path).filter(|path| !path.as_os_str().is_empty()))

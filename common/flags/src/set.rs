@@ -139,6 +139,13 @@ impl Given {
     }
 }
 
+/// One warning for each changed flag that has no effect beside the others. `flags`: its name, whether it has none, and why.
+pub fn without_effect(changed: &[(&'static str, String)], flags: &[(&str, bool, &str)]) -> Vec<String> {
+    let given = |flag: &str| changed.iter().any(|(name, _)| *name == flag);
+    let useless = flags.iter().filter(|(flag, useless, _)| *useless && given(flag));
+    useless.map(|(flag, _, why)| format!("--{flag} has no effect: {why}")).collect()
+}
+
 fn warnings(flags: &[Flag], matches: &ArgMatches, given: &[Occurrence]) -> Vec<String> {
     let flags = flags.iter().filter(|flag| matches.value_source(flag.name) == Some(ValueSource::CommandLine));
     let by_old_name = |flag: &Flag| given.iter().any(|found| found.flag == flag.name && found.by_old_name);

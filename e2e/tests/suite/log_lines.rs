@@ -1,13 +1,14 @@
 //! Events that the Go programs log, too, have Go's messages, keys and severity.
 
 use anyhow::{Result, ensure};
-use e2e::adversarial::{AdversarialAgent, AgentMeta};
+use e2e::adversarial::{AdversarialAgent, AgentMeta, PacketStream, channel, dial_cls, dial_req};
 use e2e::endpoints::{Endpoint, Refusing};
 use e2e::exchange::works;
 use e2e::frontend::Mode;
 use e2e::pair::{Front, Pair, Setup};
 use e2e::process::{Process, Signal};
 use e2e::wait::{DEADLINE, until};
+use tokio::io::AsyncWriteExt;
 
 /// A Go line: severity, message and keys.
 type GoLine = (char, &'static str, &'static [&'static str]);
@@ -17,7 +18,11 @@ const SERVER: &[GoLine] = &[
     ('I', "Register backend for agent", &["agentID"]),
     ('I', "Agent connected", &["agentID", "serverID"]),
     ('I', "Pick agent as backend", &["agentID"]),
-    ('I', "Proxy connection established", &["dialID", "connectionID", "agentID", "dialAddress"]),
+    (
+        'I',
+        "Proxy connection established",
+        &["dialID", "connectionID", "agentID", "dialAddress", "dialDuration"],
+    ),
     ('E', "DIAL_RSP contains failure", &["err", "dialID", "agentID"]),
     ('I', "agent is draining", &["agentID"]),
     ('I', "marked backend as draining, will not route new requests to this agent", &["agentID"]),
@@ -75,6 +80,65 @@ async fn log_lines_of_go_keep_their_text() -> Result<()> {
         pair.frontend().dial_error(&endpoint.target()).await?;
         expect(&pair.server().process, SERVER).await?;
         expect(&pair.server().process, further).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn dials_without_an_answer_have_gos_keys() -> Result<()> {
+    const TERMINATED: GoLine =
+        ('E', "Dial terminated (DIAL_CLS) by backend", &["dialID", "agentID", "dialAddress", "dialDuration"]);
+    const LOST: GoLine = (
+        'E',
+        "backend context closed before connection was established",
+        &["err", "host", "dialID", "agentID"],
+    );
+    const TIMED_OUT: GoLine = (
+        'E',
+        "backend dial timed out before connection was established",
+        &["err", "host", "dialID", "agentID"],
+    );
+    let canceled: [(_, GoLine); 2] = [
+        (
+            Mode::Grpc,
+            ('E', "Dial cancelled (DIAL_CLS) by frontend", &["dialID", "dialAddress", "dialDuration"]),
+        ),
+        (
+            Mode::HttpConnect,
+            ('I', "Frontend connection closed before being established", &["host", "dialID", "agentID"]),
+        ),
+    ];
+    for (mode, canceled) in canceled {
+        let pair = Setup::new(mode, Front::Unix).agents(0).start().await?;
+        let mut agent = connect(&pair, &AgentMeta::new("a", "")).await?;
+        let mut socket = pair.frontend().socket().await?;
+        if mode == Mode::Grpc {
+            let mut stream = PacketStream::proxy(channel(socket).await?);
+            stream.send(dial_req(42, "node:1")).await?;
+            agent.expect_dial().await?;
+            stream.send(dial_cls(42)).await?;
+            expect(&pair.server().process, &[canceled]).await?;
+        } else {
+            socket.write_all(b"CONNECT node:1 HTTP/1.1\r\n\r\n").await?;
+            agent.expect_dial().await?;
+            drop(socket);
+            expect(&pair.server().process, &[canceled]).await?;
+        }
+        agent.stream.expect("the DIAL_CLS").await?;
+        let terminated = async {
+            let request = agent.expect_dial().await?;
+            agent.stream.send(dial_cls(request.random)).await
+        };
+        tokio::try_join!(pair.frontend().dial_error("node:1"), terminated)?;
+        let lost = async { agent.expect_dial().await.map(|_| drop(agent)) };
+        tokio::try_join!(pair.frontend().dial_error("node:1"), lost)?;
+        expect(&pair.server().process, &[TERMINATED, LOST]).await?;
+
+        let pair =
+            Setup::new(mode, Front::Unix).agents(0).server_arg("--backend-dial-timeout=10ms").start().await?;
+        let _silent = connect(&pair, &AgentMeta::new("a", "")).await?;
+        pair.frontend().dial_error("node:1").await?;
+        expect(&pair.server().process, &[TIMED_OUT]).await?;
     }
     Ok(())
 }

@@ -34,6 +34,25 @@ async fn help_and_unknown_flags() -> Result<()> {
     Ok(())
 }
 
+/// As cobra prints them: unknown flags, invalid values, and flags that do not go together.
+#[test]
+fn errors_of_the_command_line_begin_as_gos() -> Result<()> {
+    for (program, flag, error) in [
+        (Program::Server, "--no-such-flag", "Error: unknown flag: --no-such-flag"),
+        (Program::Server, "--server-port=x", "Error: invalid argument \"x\" for \"--server-port\" flag: "),
+        (Program::Server, "--uds-name=/x", "Error: --server-port cannot be used with --uds-name"),
+        (Program::Agent, "-q", "Error: unknown shorthand flag: 'q' in -q\n"),
+        (Program::Agent, "--proxy-server-port", "Error: flag needs an argument: --proxy-server-port\n"),
+        (Program::Agent, "--sync-interval=20s", "Error: --sync-interval=20s: "),
+    ] {
+        let output = std::process::Command::new(program.path()?).arg(flag).output()?;
+        let said = String::from_utf8(output.stderr)?;
+        ensure!(output.status.code() == Some(1) && output.stdout.is_empty(), "{flag}: {}", output.status);
+        ensure!(said.starts_with(error) && said.lines().count() == 1, "{flag}: {said}");
+    }
+    Ok(())
+}
+
 /// Either program waits for a `preStop` hook if it is started under this name. SIGTERM ends it.
 #[tokio::test]
 async fn konnectivity_sleep_waits_its_seconds() -> Result<()> {

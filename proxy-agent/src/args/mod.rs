@@ -22,7 +22,7 @@ use uuid::Uuid;
 pub use config::Config;
 use table::{KubeFlags, PortFlags, ServerFlags};
 
-use crate::client_set::{CountSource, ServerAddress};
+use crate::client_set::{CountSource, ServerAddress, identifiers};
 
 /// Shorter intervals would be busy loops, as in Go.
 const LEAST_INTERVAL: Duration = Duration::from_millis(1);
@@ -66,34 +66,18 @@ fn config(given: Given, inherited_id: Option<OsString>) -> Result<Config, FlagEr
         let risk = "servers can get at this host's cloud credentials and link-local services";
         warnings.push(format!("--allow-cloud-metadata: {risk}"));
     }
-    let is = |flag: &str, test: fn(&str) -> bool| {
-        given.values.iter().any(|(name, value)| *name == flag && test(value))
-    };
-    if is("proxy-server-host", str::is_empty) {
+    if given.values.iter().any(|(flag, value)| *flag == "proxy-server-host" && value.is_empty()) {
         warnings.push("--proxy-server-host is empty: it counts as localhost".to_owned());
     }
-    if is("agent-identifiers", |text| text.contains('$')) {
-        warnings.push(
-            "--agent-identifiers has a variable that nothing expanded, which matches no target".to_owned(),
-        );
-    }
-    if is("agent-identifiers", |text| text.split('&').any(|pair| pair.ends_with('='))) {
-        warnings.push("--agent-identifiers has an empty value, which matches no target".to_owned());
-    }
-    if is("agent-identifiers", |text| {
-        text.split('&').any(|pair| pair.starts_with("ip") && pair.contains(','))
-    }) {
-        let text = "--agent-identifiers has a list of addresses, which matches no target; write ipv4=ADDRESS&ipv6=ADDRESS";
-        warnings.push(text.to_owned());
-    }
-    warnings.extend(without_leases(&kube, servers.server_count_source));
+    let unmatched = identifiers::unmatched(&servers.agent_identifiers);
+    warnings.extend(unmatched.map(|what| format!("--agent-identifiers has {what}")));
     warnings.extend(log.warnings());
-    let identifiers = servers.agent_identifiers.replace('&', ",");
+    let shown_identifiers = servers.agent_identifiers.replace('&', ",");
     let address = |(host, own): &(String, Option<u16>)| ServerAddress {
         host: host.clone(),
         port: own.unwrap_or(servers.proxy_server_port),
     };
-    Ok(Config {
+    let mut config = Config {
         proxy_servers: servers.proxy_server_host.iter().map(address).collect(),
         certificate,
         keepalive: KeepaliveFlags {
@@ -103,7 +87,8 @@ fn config(given: Given, inherited_id: Option<OsString>) -> Result<Config, FlagEr
         },
         sync_interval,
         sync_interval_cap,
-        flag_lines: given.announce(&[("agent-id", &servers.agent_id), ("agent-identifiers", &identifiers)]),
+        flag_lines: given
+            .announce(&[("agent-id", &servers.agent_id), ("agent-identifiers", &shown_identifiers)]),
         changed_flags: given.changed,
         servers,
         ports,
@@ -113,17 +98,27 @@ fn config(given: Given, inherited_id: Option<OsString>) -> Result<Config, FlagEr
         records,
         log,
         warnings,
-    })
+    };
+    config.warnings.extend(useless(&config));
+    Ok(config)
 }
 
-/// Warnings about flags that have no effect unless leases are counted.
-fn without_leases(kube: &KubeFlags, source: CountSource) -> Vec<String> {
-    let useless = [
-        ("--kubeconfig", kube.kubeconfig.is_some()),
-        ("--server-count-source=max", source == CountSource::Max),
+/// Warnings about flags that have no effect beside the others.
+fn useless(config: &Config) -> Vec<String> {
+    let (servers, kube) = (&config.servers, &config.kube);
+    let (no_leases, why) = (!kube.count_server_leases, "leases are not counted");
+    let own_ports = servers.proxy_server_host.iter().all(|(_, port)| port.is_some());
+    let no_files = servers.ca_cert.is_none() && config.certificate.is_none();
+    let flags = [
+        ("kubeconfig", no_leases, why),
+        ("server-count-source", no_leases && servers.server_count_source == CountSource::Max, why),
+        ("lease-namespace", no_leases, why),
+        ("lease-label-selector", no_leases, why),
+        ("proxy-server-port", own_ports, "each entry of --proxy-server-host has a port"),
+        ("certificate-reload-interval", no_files, "no flag names a certificate"),
+        config.records.sample_ratio_without_effect(),
     ];
-    let given = useless.into_iter().filter(|(_, given)| *given && !kube.count_server_leases);
-    given.map(|(flag, _)| format!("{flag} has no effect: leases are not counted")).collect()
+    flags::without_effect(&config.changed_flags, &flags)
 }
 
 /// `--sync-interval` and its cap.

@@ -32,8 +32,23 @@ pub(crate) fn check(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Refuses a value that matches no target. An empty value, one with a variable that nothing expanded, and a list of addresses are
-/// accepted: they come from variables of the pod (`status.hostIPs` is a list), and Go's agent starts with them.
+/// The values of a valid text that match no target although they are accepted, each kind once.
+pub(crate) fn unmatched(text: &str) -> impl Iterator<Item = &'static str> {
+    type Test = fn(&(String, String)) -> bool;
+    let kinds: [(Test, _); 3] = [
+        (|(_, value)| value.contains('$'), "a variable that nothing expanded, which matches no target"),
+        (|(_, value)| value.is_empty(), "an empty value, which matches no target"),
+        (
+            |(key, value)| key.starts_with("ipv") && value.contains(','),
+            "a list of addresses, which matches no target; write ipv4=ADDRESS&ipv6=ADDRESS",
+        ),
+    ];
+    let pairs: Vec<_> = pairs(text).flatten().collect();
+    kinds.into_iter().filter(move |(is, _)| pairs.iter().any(is)).map(|(_, what)| what)
+}
+
+/// Refuses a value that matches no target, except those of [`unmatched`]: they come from variables of the pod
+/// (`status.hostIPs` is a list), and Go's agent starts with them.
 fn check_pair(key: &str, value: &str) -> Result<(), String> {
     if !KEYS.contains(&key) {
         let keys = "host, ipv4, ipv6, cidr, default-route and zone";

@@ -49,7 +49,8 @@ serve::families! {
     /// The metric families.
     pub struct Families {
         /// Servers with a stream for new dials, as in Go. Retiring streams never raise it above `known_server_count`.
-        pub server_connections: Live = "open_server_connections", "Server replicas with an open stream";
+        pub server_connections: Live = "open_server_connections",
+            "Current number of open server connections.";
         /// Ours.
         pub retiring_connections: Live = "retiring_server_connections",
             "Replaced streams to server replicas that stay until their connections have ended";
@@ -64,20 +65,25 @@ serve::families! {
             "Streams to server replicas that the agent did not end, by reason";
         /// Ours.
         pub unresponsive: Lazy<Counter> = "unresponsive_peers_total", "How many times a server stopped answering pings";
-        pub endpoint_connections: Live = "open_endpoint_connections", "Open connections to endpoints";
+        pub endpoint_connections: Live = "open_endpoint_connections",
+            "Current number of open endpoint connections.";
         /// Successful dials only.
-        pub dial_duration: Lazy<Histogram> = "dial_duration_seconds", "Seconds that dials of endpoints took",
-            Lazy::new(latency);
+        pub dial_duration: Lazy<Histogram> = "dial_duration_seconds",
+            "Latency of dial to the remote endpoint in seconds", Lazy::new(latency);
         pub dial_failures: CountBy<DialFailureReason> = "endpoint_dial_failure_total",
-            "Failed dials of endpoints, by reason";
+            "Number of failures dialing the remote endpoint, by reason (example: timeout).";
         /// Ours. Names of endpoints and servers.
         pub lookups: CountBy<LookupResult> = "lookups_total", "Lookups of names, by result";
         /// `lease_lists_total` (lists and watches) and `lease_list_latency_seconds` (lists).
         pub lease_lists: ApiCalls => |r| ApiCalls::register(
             r,
             "http_response_code",
-            ("lease_lists_total", "Lists and watches of server leases, by HTTP status and reason"),
-            ("lease_list_latency_seconds", "Seconds that lists of server leases took"),
+            (
+                "lease_lists_total",
+                "Count of server lease list calls made by the agent to the k8s apiserver, labeled by HTTP response code and \
+                 reason",
+            ),
+            ("lease_list_latency_seconds", "Latency of server lease listing in seconds"),
             latency,
         );
         /// `lease_calls_unanswered_total` (ours).
@@ -98,9 +104,11 @@ serve::families! {
         pub legacy_certificates: LegacyCertificates;
         /// The last failures, for the status.
         pub journal: Journal => |_r| Journal::default();
-        known_servers: Gauge = "known_server_count", "Server replicas to which the agent keeps a stream";
+        known_servers: Gauge = "known_server_count",
+            "Current number of servers agent is trying to connect to.";
         server_failures: CountBy<Direction> = "server_connection_failure_count",
-            "Errors of streams to servers, by direction. DEPRECATED, see stream_errors_total";
+            "Count of failures to send to or receive from the proxy server, labeled by the direction (from_server or to_server). \
+             DEPRECATED, please use stream_events_error_total";
         packets: StreamPackets;
         stream_errors: StreamErrors;
     }

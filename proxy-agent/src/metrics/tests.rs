@@ -11,8 +11,38 @@ use super::*;
 /// The scrape without HELP after every metric was used once, in its order.
 const GOLDEN: &str = include_str!("../../testdata/scrape.prom");
 
-fn samples(registry: Registry) -> String {
-    let scrape = Exposition::new(registry).scrape();
+/// The HELP of the families of Go v0.36.0, with its slips.
+const HELP: &[(&str, &str)] = &[
+    ("dial_duration_seconds", "Latency of dial to the remote endpoint in seconds"),
+    (
+        "endpoint_dial_failure_total",
+        "Number of failures dialing the remote endpoint, by reason (example: timeout).",
+    ),
+    ("known_server_count", "Current number of servers agent is trying to connect to."),
+    ("lease_list_latency_seconds", "Latency of server lease listing in seconds"),
+    (
+        "lease_lists_total",
+        "Count of server lease list calls made by the agent to the k8s apiserver, labeled by HTTP response code and reason",
+    ),
+    ("open_endpoint_connections", "Current number of open endpoint connections."),
+    ("open_server_connections", "Current number of open server connections."),
+    (
+        "server_connection_failure_count",
+        "Count of failures to send to or receive from the proxy server, labeled by the direction (from_server or \
+         to_server). DEPRECATED, please use stream_events_error_total",
+    ),
+    (
+        "stream_errors_total",
+        "Count of gRPC stream errors, by segment, grpc Code, packet type. (example: from_agent, Code.Unavailable, DIAL_RSP)",
+    ),
+    (
+        "stream_packets_total",
+        "Count of packets processed, by segment and packet type (example: from_client, DIAL_REQ)",
+    ),
+];
+
+fn samples(exposition: &Exposition) -> String {
+    let scrape = exposition.scrape();
     scrape.lines().filter(|line| line.contains(PREFIX) && !line.starts_with("# HELP")).fold(
         String::new(),
         |mut all, line| {
@@ -53,7 +83,12 @@ fn golden() {
     metrics.certificates.loaded("servers", 1_700_000_000);
     metrics.certificates.expires("agent-cert", 1_900_000_000);
     metrics.certificates.reloaded("servers", 1_800_000_000, true);
-    assert_eq!(samples(registry), GOLDEN);
+    let exposition = Exposition::new(registry);
+    assert_eq!(samples(&exposition), GOLDEN);
+    let scrape = exposition.scrape();
+    for (name, help) in HELP {
+        assert!(scrape.contains(&format!("# HELP {PREFIX}_{name} {help}\n")), "{name}: {scrape}");
+    }
     drop(endpoints);
     assert_eq!(metrics.endpoint_connections.count(), 0);
 }
@@ -63,7 +98,7 @@ fn at_the_start_only_metrics_that_go_shows() {
     let mut registry = Registry::default();
     let _metrics = Metrics::new(&mut registry);
     assert_eq!(
-        samples(registry),
+        samples(&Exposition::new(registry)),
         format!(
             "# TYPE {PREFIX}_build_info gauge\n{PREFIX}_build_info{{version=\"{}\"}} 1\n\
              # TYPE {PREFIX}_known_server_count gauge\n{PREFIX}_known_server_count 0\n\

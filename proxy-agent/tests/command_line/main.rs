@@ -82,22 +82,34 @@ fn flags_that_weaken_or_do_nothing_are_said() {
     let dir = directory();
     let warnings = |words: &[&str]| run(&[BASE, words].concat(), dir.path()).unwrap().warnings;
     assert_eq!(warnings(&[]), [""; 0]);
+    let deprecated = "--lease-label is deprecated: use --lease-label-selector";
+    assert_eq!(warnings(&["--count-server-leases", "--lease-label=a=b"]), [deprecated]);
     let table = [
         ("--ca-cert=", "--ca-cert is empty: servers are trusted by the system's authorities"),
         ("--proxy-server-host=", "--proxy-server-host is empty: it counts as localhost"),
         ("--agent-identifiers=ipv4=$(HOST_IP)", "a variable that nothing expanded"),
+        ("--agent-identifiers=host=%24HOST", "a variable that nothing expanded"),
+        ("--agent-identifiers=host", "an empty value"),
+        ("--agent-identifiers=ipv4=10.0.0.1,fd00::1", "a list of addresses"),
+        ("--agent-identifiers=%69pv4=10.0.0.1%2C10.0.0.2", "a list of addresses"),
         ("--probe-interval=5s", "--probe-interval has no effect: a lost stream is noticed at once"),
-        ("--server-count-source=max", "--server-count-source=max has no effect: leases are not counted"),
+        ("--server-count-source=max", "--server-count-source has no effect: leases are not counted"),
+        ("--lease-namespace=x", "--lease-namespace has no effect: leases are not counted"),
+        ("--lease-label-selector=a=b", "--lease-label-selector has no effect: leases are not counted"),
+        ("--otlp-sample-ratio=1", "--otlp-sample-ratio has no effect: there is no --otlp-endpoint"),
         ("--sync-interval=0", "--sync-interval=0s: it counts as 1ms"),
         ("--allow-cloud-metadata", "--allow-cloud-metadata: servers can get at"),
         ("--kubeconfig={file}", "--kubeconfig has no effect"),
-        ("--lease-label=a=b", "--lease-label is deprecated: use --lease-label-selector"),
         ("--log-file=/x", "--log-file has no effect without --logtostderr=false"),
     ];
     for (word, warning) in table {
         let said = warnings(&[word]);
         assert!(said.len() == 1 && said[0].contains(warning), "{word} said {said:?}");
     }
+    assert_eq!(
+        warnings(&["--proxy-server-host=a:1,b:2", "--proxy-server-port=3"]),
+        ["--proxy-server-port has no effect: each entry of --proxy-server-host has a port"]
+    );
 }
 
 #[test]

@@ -26,7 +26,7 @@ pub(super) fn token_auth(
     let given = texts.iter().find(|(_, text)| !text.is_empty()).map(|(flag, _)| *flag);
     let authenticated = by_certificate || given.is_some();
     certificates_that_are_needed(flags, by_certificate, authenticated)?;
-    warn(flags, authenticated, given.is_some(), warnings);
+    warn(flags, warnings);
     let Some(given) = given else { return Ok(None) };
     if by_certificate {
         let fix = "agents show either a certificate or a token, drop one";
@@ -65,21 +65,15 @@ fn certificates_that_are_needed(
     }
 }
 
-fn warn(flags: &AccessFlags, authenticated: bool, tokens: bool, warnings: &mut Vec<String>) {
+fn warn(flags: &AccessFlags, warnings: &mut Vec<String>) {
     let binding = flags.agent_identity_binding;
     if !flags.default_route_allowed_names.is_empty() && binding != IdentityBinding::Enforce {
         let without = "refuses nobody without --agent-identity-binding=enforce";
         warnings.push(format!("--default-route-allowed-names {without}"));
     }
-    if flags.agent_identity_source_address && (binding == IdentityBinding::Off || !authenticated) {
-        let why = "agents are not authenticated, or --agent-identity-binding is off";
-        warnings.push(format!("--agent-identity-source-address has no effect: {why}"));
-    }
-    let Some(interval) = flags.token_review_interval else { return };
-    if !tokens {
-        warnings.push("--token-review-interval has no effect: agents do not show tokens".to_owned());
-    }
-    if interval < LEAST_REVIEW {
+    if let Some(interval) = flags.token_review_interval
+        && interval < LEAST_REVIEW
+    {
         warnings.push(format!("--token-review-interval={}: it counts as 1m", GoDuration::from(interval)));
     }
 }

@@ -18,11 +18,15 @@ use flags::{
     pair,
 };
 use grpc::KeepaliveFlags;
-use net::tls::Accepted;
+use net::tls::{Accepted, TlsVersion};
 use uuid::Uuid;
 
 pub use config::{AgentListener, Config, FrontendConfig, FrontendListener, TokenAuth};
 use table::{AccessFlags, AgentFlags, FrontendFlags, KubeFlags, PortFlags, ReplicaFlags};
+
+use crate::agent_stream::IdentityBinding;
+use crate::backends::Strategy;
+use crate::frontend::Protocol;
 
 const ABOUT: &str = "carries kube-apiserver's connections to the agents of a cluster.";
 
@@ -69,15 +73,9 @@ fn config(given: Given, inherited_id: Option<OsString>) -> Result<Config, FlagEr
     let ports = given.group()?;
     let profiling = given.group::<ProfilingFlags>()?.check()?;
     let kube: KubeFlags = given.group()?;
-    if kube.kubeconfig.is_some() && token_auth.is_none() && !kube.enable_lease_controller {
-        warnings.push("--kubeconfig has no effect: there are neither leases nor token reviews".to_owned());
-    }
-    if kube.advertise_address.is_some() && !kube.enable_lease_controller {
-        warnings.push("--advertise-address has no effect: there are no leases".to_owned());
-    }
     let (flow, records, log): (_, _, LogOptions) = (given.group()?, given.group()?, given.group()?);
     warnings.extend(log.warnings());
-    Ok(Config {
+    let mut config = Config {
         frontends,
         agent_listener,
         keepalive: KeepaliveFlags {
@@ -99,7 +97,45 @@ fn config(given: Given, inherited_id: Option<OsString>) -> Result<Config, FlagEr
         records,
         log,
         warnings,
-    })
+    };
+    config.warnings.extend(useless(&config));
+    Ok(config)
+}
+
+/// Warnings about flags that have no effect beside the others.
+fn useless(config: &Config) -> Vec<String> {
+    let (tokens, leases) = (config.token_auth.is_some(), config.kube.enable_lease_controller);
+    let (no_api, api) = (!tokens && !leases, "there are neither leases nor token reviews");
+    let no_rate = config.kube.kubeconfig_qps <= 0.0;
+    let is_unix = |frontend: &FrontendConfig| matches!(frontend.listener, FrontendListener::Unix { .. });
+    let is_grpc = |frontend: &FrontendConfig| frontend.protocol == Protocol::Grpc;
+    let tls13 = config.agents.tls_min_version.value == TlsVersion::Tls13;
+    let zones = [Strategy::Default, Strategy::DefaultRoute];
+    let zoned = config.replica.proxy_strategies.iter().any(|strategy| zones.contains(strategy));
+    let unproven = config.access.agent_identity_binding == IdentityBinding::Off
+        || !tokens && config.agent_listener.client_ca.is_none();
+    let flags = [
+        ("kubeconfig", no_api, api),
+        ("kubeconfig-qps", no_api, api),
+        ("kubeconfig-burst", no_api, api),
+        ("kubeconfig-burst", !no_api && no_rate, "--kubeconfig-qps sets no limit"),
+        ("lease-namespace", !leases, "there are no leases"),
+        ("lease-label", !leases, "there are no leases"),
+        ("advertise-address", !leases, "there are no leases"),
+        ("server-bind-address", config.frontends.iter().all(is_unix), "the frontend is a Unix socket"),
+        ("delete-existing-uds-file", !config.frontends.iter().any(is_unix), "no frontend is a Unix socket"),
+        ("frontend-keepalive-time", !config.frontends.iter().any(is_grpc), "no frontend's protocol is grpc"),
+        ("cipher-suites", tls13, "the suites of TLS 1.3 cannot be configured"),
+        ("prefer-zone", !zoned, "--proxy-strategies has neither default nor defaultRoute"),
+        ("token-review-interval", !tokens, "agents do not show tokens"),
+        (
+            "agent-identity-source-address",
+            unproven,
+            "agents are not authenticated, or --agent-identity-binding is off",
+        ),
+        config.records.sample_ratio_without_effect(),
+    ];
+    flags::without_effect(&config.changed_flags, &flags)
 }
 
 fn agent_listener(flags: &AgentFlags) -> Result<AgentListener, FlagError> {

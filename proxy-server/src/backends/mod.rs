@@ -163,9 +163,10 @@ serve::families! {
     /// The gauges of the route tables. They are set with the tables locked, so that the last value is correct.
     pub struct RouteMetrics {
         /// Agent ids; for destHost hosts and networks. Draining and unresponsive streams count.
-        pub(crate) ready_backends: Family<Strategy, Gauge> = "ready_backends", "Backends known to a strategy, by strategy";
+        pub(crate) ready_backends: Family<Strategy, Gauge> = "ready_backends",
+            "Number of konnectivity agent connected to the proxy server";
         pub(crate) ready_backend_connections: Gauge = "ready_backend_connections",
-            "Backends of the strategy that changed last. DEPRECATED, see ready_backends";
+            "Number of konnectivity agent connected to the proxy server. DEPRECATED, please use ready_backends";
         /// Ours. Whatever their strategy.
         pub(crate) connected_agents: Gauge = "connected_agents", "Agent ids with an open stream";
     }

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use driver::MemoryLimiter;
+use serve::logs::LogLimit;
 use serve::metrics::{CountBy, Gauge, Histogram, Lazy, LiveGuard};
 use serve::statusz::Journal;
 use serve::traces::{Kind, Tracer};
@@ -44,10 +45,11 @@ serve::families! {
     pub struct DialMetrics {
         /// Successful dials only.
         pub(crate) duration: Lazy<Histogram> = "dial_duration_seconds",
-            "Seconds from a dial to the agent's answer, for successful dials", Lazy::new(latency);
+            "Latency of dial to the remote endpoint in seconds", Lazy::new(latency);
         /// A dial that succeeds on its retry has not failed.
-        pub failures: CountBy<FailureReason> = "dial_failure_count", "Failed dials, by reason";
-        pub(crate) pending: Lazy<Gauge> = "pending_backend_dials", "Dials that wait for an agent's answer";
+        pub failures: CountBy<FailureReason> = "dial_failure_count",
+            "Number of dial failures observed. Multiple failures can occur for a single dial request.";
+        pub(crate) pending: Lazy<Gauge> = "pending_backend_dials", "Current number of pending backend dial requests";
         /// Ours. A retried dial counts twice.
         pub(crate) attempts: CountBy<Attempt> = "dial_attempts_total", "Dials that an agent answered or lost, by outcome";
         /// That of the server.
@@ -92,6 +94,8 @@ pub struct Dialer {
     timeout: Duration,
     metrics: DialMetrics,
     tracer: Tracer,
+    /// Limits the lines about dials that a limit refused.
+    logs: LogLimit,
     /// The only agent that gets dials, if one was chosen.
     only: Option<Arc<str>>,
 }
@@ -104,8 +108,6 @@ type Reserved = (Choice<LinkHandle>, Slot);
 pub struct Dialed {
     /// The connection, to which the frontend attaches its socket. Dropping it closes it.
     pub connection: OpenConnection,
-    /// The agent that carries it.
-    pub agent_id: Arc<str>,
     /// The connection's slot within the limits; the owner of the frontend's socket keeps it until the end.
     pub slot: Slot,
 }
@@ -121,7 +123,8 @@ impl Dialer {
         metrics: DialMetrics,
     ) -> Self {
         let timeout = if timeout.is_zero() { DEFAULT_DIAL_TIMEOUT } else { timeout };
-        Self { backends, budget, memory, timeout, metrics, tracer: Tracer::default(), only: None }
+        let (tracer, logs) = (Tracer::default(), LogLimit::default());
+        Self { backends, budget, memory, timeout, metrics, tracer, logs, only: None }
     }
 
     /// A dialer that dials through this agent and no other, whatever the strategies say, and never retries.
@@ -152,7 +155,7 @@ impl Dialer {
         let stages = &mut *pending.stages;
         stages.span.set("konnectivity.agent.id", stages.agent.as_deref().unwrap_or_default());
         stages.span.end(outcome.as_ref().map(drop).map_err(|failure| failure as &dyn std::fmt::Display));
-        outcome.inspect_err(|failure| failure.log(target, stages.agent.as_deref()))
+        outcome.inspect_err(|failure| failure.log(target, stages, &self.logs))
     }
 
     /// Dials through one agent, and then through a second one if the first agent's stream is lost before it answers, if the
@@ -292,7 +295,7 @@ impl Dialer {
         {
             flight.stats.blame(now, began);
         }
-        Ok(Dialed { connection: outcome?, agent_id, slot })
+        Ok(Dialed { connection: outcome?, slot })
     }
 }
 

@@ -2,9 +2,10 @@
 //!
 //! Texts and statuses are the Go server's, because clients and alerts match on them.
 
-use serve::logs::Peer;
+use flags::GoDuration;
+use serve::logs::{LogLimit, Peer};
 
-use super::Target;
+use super::{DialStages, Target};
 
 /// Why a dial opened no connection.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -115,24 +116,38 @@ impl DialFailure {
         }
     }
 
-    /// Logs a dial that failed at an agent, in the Go server's words. The frontend logs failures in which no agent took part.
-    pub(super) fn log(&self, target: &Target, agent: Option<&str>) {
-        let message = match self {
-            DialFailure::NoAgent | DialFailure::NoMemory => return,
-            DialFailure::Refused(_) => "DIAL_RSP contains failure",
-            DialFailure::TimedOut => "backend dial timed out before connection was established",
-            DialFailure::LinkLost | DialFailure::Closed => {
-                "backend context closed before connection was established"
-            }
-            DialFailure::SendFailed | DialFailure::Full => "DIAL_REQ to Backend failed",
+    /// Logs a failed dial, in the Go server's words; dials that a limit refused once a minute for each limit. The frontend logs
+    /// that there is no agent.
+    pub(super) fn log(&self, target: &Target, stages: &DialStages, limited: &LogLimit) {
+        let (message, limit) = match self {
+            DialFailure::NoAgent => return,
+            DialFailure::Refused(_) => ("DIAL_RSP contains failure", None),
+            DialFailure::TimedOut => ("backend dial timed out before connection was established", None),
+            DialFailure::LinkLost => ("backend context closed before connection was established", None),
+            DialFailure::Closed => ("Dial terminated (DIAL_CLS) by backend", None),
+            DialFailure::SendFailed => (NOT_SENT, Some("pending dials")),
+            DialFailure::Full => (NOT_SENT, Some("connections")),
+            DialFailure::NoMemory => (NOT_SENT, Some("memory")),
         };
+        let suppressed = limit.map(|limit| limited.due_for(limit, ()));
+        if suppressed == Some(None) {
+            return;
+        }
         let text = self.to_string();
-        let (agent, address) = (Peer(agent.unwrap_or_default()), Peer(&target.address));
+        let agent = Peer(stages.agent.as_deref().unwrap_or_default());
+        // Go's key of the address in its lines about HTTP CONNECT.
+        let of_connect = matches!(self, DialFailure::TimedOut | DialFailure::LinkLost);
+        let address = Peer(&target.address).to_string();
+        let (host, address) = if of_connect { (Some(address), None) } else { (None, Some(address)) };
         tracing::error!(
-            err = %Peer(&text), dialID = target.dial_id, agentID = %agent, dialAddress = %address, "{message}"
+            err = %Peer(&text), host, dialID = target.dial_id, agentID = %agent, dialAddress = address,
+            dialDuration = %GoDuration::from(stages.total()), suppressed = suppressed.flatten(), "{message}"
         );
     }
 }
+
+/// Go's line for a dial that no agent got.
+const NOT_SENT: &str = "DIAL_REQ to Backend failed";
 
 /// Parts of an agent's error texts, in lower case, that may name the agent's own fault (texts of Go's package net, of Linux, and of
 /// our agent).

@@ -1,6 +1,7 @@
 //! Dials over scripted links, in paused time.
 
 use parking_lot::Mutex;
+use serve::logs::{Logs, Options, Severity};
 use serve::metrics::{Exposition, Registry};
 
 use super::*;
@@ -97,6 +98,13 @@ impl Bench {
         self.dialer.dial(&Target::new("tcp", "node:443"), &mut DialStages::default()).await
     }
 
+    /// Dials, and returns the agent that carries the connection.
+    async fn dialed_by(&self) -> String {
+        let mut stages = DialStages::default();
+        self.dialer.dial(&Target::new("tcp", "node:443"), &mut stages).await.unwrap();
+        stages.agent.unwrap().to_string()
+    }
+
     /// (dials sent, dials canceled, counted outcomes); no dial may be pending.
     async fn sum(&self) -> (usize, usize, Vec<String>) {
         // Paused time advances once every link has handled its commands.
@@ -125,8 +133,7 @@ fn many() -> Budget {
 #[tokio::test(start_paused = true)]
 async fn opens_through_the_chosen_agent() {
     let bench = bench(Duration::ZERO, many(), &[Script::Open(SOON)]);
-    let dialed = bench.dial().await.unwrap();
-    assert_eq!(&*dialed.agent_id, "a");
+    assert_eq!(bench.dialed_by().await, "a");
     assert_eq!(*bench.world.sent.lock(), ["tcp node:443"]);
     assert_eq!(bench.sum().await, (1, 0, vec!["1 in 10ms".to_owned()]));
 }
@@ -157,7 +164,7 @@ async fn a_failure_of_the_agents_own_is_tried_once_on_another_agent() {
     ] {
         let own = Script::Fail(SOON, DialFailure::refused(text));
         let saved = bench(Duration::ZERO, many(), &[own.clone(), Script::Open(SOON)]);
-        assert_eq!(&*saved.dial().await.unwrap().agent_id, "b", "{text}");
+        assert_eq!(saved.dialed_by().await, "b", "{text}");
         assert_eq!(saved.sum().await, (2, 0, vec!["1 in 20ms".to_owned()]));
 
         let refused = Script::Fail(SOON, DialFailure::refused("connect: connection refused"));
@@ -243,11 +250,11 @@ async fn agents_whose_own_failures_stand_out_get_no_dials() {
     let own = DialFailure::refused("dial tcp 1.2.3.4:9: connect: no route to host");
     let bench = bench(Duration::ZERO, many(), &[Script::Fail(SOON, own), Script::Open(SOON)]);
     for _ in 0..3 {
-        assert_eq!(&*bench.dial().await.unwrap().agent_id, "b");
+        assert_eq!(bench.dialed_by().await, "b");
     }
     assert_eq!(bench.eject().await, ["a"]);
     assert_eq!(bench.world.sent.lock().len(), 6);
-    assert_eq!(&*bench.dial().await.unwrap().agent_id, "b");
+    assert_eq!(bench.dialed_by().await, "b");
     assert_eq!(bench.world.sent.lock().len(), 7, "the first agent was not asked");
 }
 
@@ -277,7 +284,7 @@ async fn a_lost_or_full_link_is_replaced_once() {
         // A limit of one: the first attempt releases its slot before the second begins.
         let one = Budget::new(1, 1);
         let saved = bench(Duration::ZERO, one, &[failing.clone(), Script::Open(SOON)]);
-        assert_eq!(&*saved.dial().await.unwrap().agent_id, "b");
+        assert_eq!(saved.dialed_by().await, "b");
         assert_eq!(saved.sum().await, (2, 0, vec!["1 in 20ms".to_owned()]), "a saved dial is no failure");
 
         let lost = bench(Duration::ZERO, many(), &[failing.clone(), failing, Script::Open(SOON)]);
@@ -360,6 +367,36 @@ async fn connections_are_limited_until_they_end() {
     assert_eq!(bench.sum().await, (2, 0, vec!["2 in 20ms".to_owned(), "no_agent".to_owned()]));
 }
 
+#[tokio::test(start_paused = true)]
+async fn dials_that_a_limit_refuses_are_logged_once_a_minute() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("log");
+    let options = Options {
+        logtostderr: false,
+        stderrthreshold: Severity::Fatal,
+        log_file: Some(path.clone()),
+        ..Options::default()
+    };
+    let (subscriber, file) = Logs::build(&options).unwrap();
+    let _log = tracing::subscriber::set_default(subscriber);
+    let full = bench(SOON, Budget::new(9, 0), &[Script::Open(SOON)]);
+    let busy = bench(SOON, Budget::new(0, 9), &[Script::Open(SOON)]);
+    for _ in 0..70 {
+        assert_eq!(full.dial().await.unwrap_err(), DialFailure::Full);
+        assert_eq!(busy.dial().await.unwrap_err(), DialFailure::SendFailed);
+        tokio::time::sleep(Duration::from_secs(1) - SOON).await;
+    }
+    file.flush(Duration::from_secs(10));
+    let text = std::fs::read_to_string(&path).unwrap();
+    for failure in [DialFailure::Full, DialFailure::SendFailed] {
+        let error = format!("\"DIAL_REQ to Backend failed\" err=\"{failure}\"");
+        let lines: Vec<_> = text.lines().filter(|line| line.contains(&error)).collect();
+        let numbers: Vec<_> = lines.iter().filter_map(|line| line.split_once("suppressed=")).collect();
+        assert_eq!(lines.len(), 2, "{text}");
+        assert!(numbers[0].1.starts_with('0') && numbers[1].1.starts_with("59"), "{text}");
+    }
+}
+
 /// Marks the first link unresponsive after that time.
 async fn first_falls_silent(bench: &Bench, after: Duration) {
     tokio::time::sleep(after).await;
@@ -369,8 +406,8 @@ async fn first_falls_silent(bench: &Bench, after: Duration) {
 #[tokio::test(start_paused = true)]
 async fn a_dial_leaves_an_agent_that_ceases_to_answer_for_one_that_does() {
     let bench = bench(Duration::ZERO, many(), &[Script::Silent, Script::Open(SOON)]);
-    let (dialed, ()) = tokio::join!(bench.dial(), first_falls_silent(&bench, 5 * SOON));
-    assert_eq!(&*dialed.unwrap().agent_id, "b");
+    let (agent, ()) = tokio::join!(bench.dialed_by(), first_falls_silent(&bench, 5 * SOON));
+    assert_eq!(agent, "b");
     assert_eq!(bench.sum().await, (2, 1, vec!["1 in 60ms".to_owned()]));
 }
 
@@ -382,8 +419,8 @@ async fn a_dial_leaves_each_agent_that_ceases_to_answer() {
         tokio::time::sleep(SOON).await;
         bench.dialer.backends.set_unresponsive(bench.kept[1].id, true);
     };
-    let (dialed, ()) = tokio::join!(bench.dial(), silences);
-    assert_eq!(&*dialed.unwrap().agent_id, "c");
+    let (agent, ()) = tokio::join!(bench.dialed_by(), silences);
+    assert_eq!(agent, "c");
     assert_eq!(bench.sum().await, (3, 2, vec!["1 in 30ms".to_owned()]));
 }
 
@@ -391,8 +428,8 @@ async fn a_dial_leaves_each_agent_that_ceases_to_answer() {
 async fn a_dial_waits_for_an_agent_that_ceases_to_answer_while_there_is_no_other() {
     let after = 100 * SOON;
     let alone = bench(Duration::ZERO, many(), &[Script::Open(after)]);
-    let (dialed, ()) = tokio::join!(alone.dial(), first_falls_silent(&alone, SOON));
-    assert_eq!(&*dialed.unwrap().agent_id, "a");
+    let (agent, ()) = tokio::join!(alone.dialed_by(), first_falls_silent(&alone, SOON));
+    assert_eq!(agent, "a");
     assert_eq!(alone.sum().await, (1, 0, vec!["1 in 1s".to_owned()]));
     // Both links are silent until a third one registers.
     let both = bench(Duration::ZERO, many(), &[Script::Silent, Script::Silent]);
@@ -403,6 +440,6 @@ async fn a_dial_waits_for_an_agent_that_ceases_to_answer_while_there_is_no_other
         assert_eq!(both.world.sent.lock().len(), 1, "the dial waits");
         both.register(&Script::Open(SOON), 'c')
     };
-    let (dialed, _third) = tokio::join!(both.dial(), third);
-    assert_eq!(&*dialed.unwrap().agent_id, "c");
+    let (agent, _third) = tokio::join!(both.dialed_by(), third);
+    assert_eq!(agent, "c");
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use driver::{CloseReason, Fill};
+use flags::GoDuration;
 use mux::Cause;
 use serde::Serialize;
 use serve::logs::{Peer, Records, milliseconds};
@@ -150,18 +151,20 @@ impl ConnectionLog {
         slot: Slot,
         lifetime: TaskTrackerToken,
     ) -> Self {
+        let connect = identity.stages.total();
         tracing::debug!(
             dialID = identity.target.dial_id,
             connectionID = identity.connect_id,
             agentID = %identity.agent(),
             dialAddress = %Peer(&identity.target.address),
+            dialDuration = %GoDuration::from(connect),
             connection = identity.id,
             frontend = identity.frontend,
             peer = %identity.peer,
             "Proxy connection established"
         );
         ConnectionLog {
-            connect: identity.stages.total(),
+            connect,
             identity,
             metrics,
             since: Instant::now(),

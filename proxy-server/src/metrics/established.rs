@@ -8,7 +8,8 @@ use super::{ClosedReason, DURATION};
 serve::families! {
     /// Established connections, whose metrics change together.
     pub struct Established {
-        live: Live = "established_connections", "Connections from a frontend to an endpoint";
+        live: Live = "established_connections",
+            "Current number of established end-to-end connections (post-dial).";
         duration: Lazy<Histogram> = "connection_duration_seconds",
             "Seconds from a connection's establishment to its end", Lazy::new(|| Histogram::new(DURATION));
         closed: CountBy<ClosedReason> = "established_connections_closed_total",

@@ -66,18 +66,18 @@ serve::families! {
         /// Ours.
         pub unresponsive: Lazy<Counter> = "unresponsive_peers_total", "How many times an agent stopped answering pings";
         pub frontend_write: Lazy<Histogram> = "frontend_write_duration_seconds",
-            "Seconds that packets from agents waited for the frontend", Lazy::new(latency);
-        /// Of either service, despite its name.
+            "Latency of write to the frontend in seconds", Lazy::new(latency);
+        /// Of either service; the lanes of an agent count once.
         pub grpc_connections: LiveBy<ServiceMethod> = "grpc_connections",
-            "Open gRPC streams, by service method; the lanes of an agent count once";
+            "Number of current grpc connections, partitioned by service method.";
         /// Ours. Absent with a single frontend.
         pub frontend_connections: LiveBy<FrontendName> = "frontend_connections",
             "Connections of clients, by frontend if there are several";
         /// Present from the start.
-        pub http_connections: Live = "http_connections", "Open HTTP CONNECT connections";
+        pub http_connections: Live = "http_connections", "Number of current HTTP CONNECT connections";
         /// Connections whose slow reader stops the bytes from the other side.
         pub full_receive_channels: LiveBy<ServiceMethod> = "full_receive_channels",
-            "Connections blocked by a full queue, by service method";
+            "Number of current connections blocked by a full receive channel, partitioned by service method.";
         pub full_frontend_queues: Live = "full_frontend_write_queues",
             "HTTP CONNECT clients whose queue of bytes is full";
         pub blocked_frontend_channels: Live = "blocked_frontend_write_channels",
@@ -116,18 +116,33 @@ serve::families! {
         pub lease_renewed: Lazy<Gauge> = "lease_last_renewal_timestamp_seconds",
             "Unix time of the last renewal of this server's lease in seconds, 0 before the first";
         /// Present from the start.
-        pub culled_leases: Counter = "culled_leases_count", "Expired leases that this server deleted";
+        pub culled_leases: Counter = "culled_leases_count",
+            "Count of expired leases that the lease garbage collection controller has culled.";
         /// `lease_list_total` and `lease_list_latency_seconds`.
         pub lease_lists: ApiCalls => |r| lease_calls(
             r,
-            ("lease_list_total", "Lists of leases for garbage collection, by HTTP status and reason"),
-            ("lease_list_latency_seconds", "Seconds that lists of leases took"),
+            (
+                "lease_list_total",
+                // Go's slip.
+                "Count of lease deletion calls by the garbage collection controller. Labeled by HTTP status code and reason.",
+            ),
+            (
+                "lease_list_latency_seconds",
+                "Latency of lease list calls by the garbage collection controller in seconds.",
+            ),
         );
         /// `lease_delete_total` and `lease_delete_latency_seconds`.
         pub lease_deletes: ApiCalls => |r| lease_calls(
             r,
-            ("lease_delete_total", "Deletions of expired leases, by HTTP status and reason"),
-            ("lease_delete_latency_seconds", "Seconds that deletions of leases took"),
+            (
+                "lease_delete_total",
+                // Go's slip.
+                "Count of lease delection calls by the garbage collection controller. Labeled by HTTP status code and reason.",
+            ),
+            (
+                "lease_delete_latency_seconds",
+                "Latency of lease deletion calls by the garbage collection controller in seconds.",
+            ),
         );
         /// `lease_calls_unanswered_total` (ours).
         pub unanswered: Unanswered;

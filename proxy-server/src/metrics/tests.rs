@@ -76,6 +76,57 @@ const EXTRA: &[Family] = &[
     ("unresponsive_peers_total", "counter", &[], &[]),
 ];
 
+/// The HELP of the families of Go v0.36.0, with its slips.
+const HELP: &[(&str, &str)] = &[
+    (
+        "culled_leases_count",
+        "Count of expired leases that the lease garbage collection controller has culled.",
+    ),
+    ("dial_duration_seconds", "Latency of dial to the remote endpoint in seconds"),
+    (
+        "dial_failure_count",
+        "Number of dial failures observed. Multiple failures can occur for a single dial request.",
+    ),
+    ("established_connections", "Current number of established end-to-end connections (post-dial)."),
+    ("frontend_write_duration_seconds", "Latency of write to the frontend in seconds"),
+    (
+        "full_receive_channels",
+        "Number of current connections blocked by a full receive channel, partitioned by service method.",
+    ),
+    ("grpc_connections", "Number of current grpc connections, partitioned by service method."),
+    ("http_connections", "Number of current HTTP CONNECT connections"),
+    (
+        "lease_delete_latency_seconds",
+        "Latency of lease deletion calls by the garbage collection controller in seconds.",
+    ),
+    (
+        "lease_delete_total",
+        "Count of lease delection calls by the garbage collection controller. Labeled by HTTP status code and reason.",
+    ),
+    (
+        "lease_list_latency_seconds",
+        "Latency of lease list calls by the garbage collection controller in seconds.",
+    ),
+    (
+        "lease_list_total",
+        "Count of lease deletion calls by the garbage collection controller. Labeled by HTTP status code and reason.",
+    ),
+    ("pending_backend_dials", "Current number of pending backend dial requests"),
+    (
+        "ready_backend_connections",
+        "Number of konnectivity agent connected to the proxy server. DEPRECATED, please use ready_backends",
+    ),
+    ("ready_backends", "Number of konnectivity agent connected to the proxy server"),
+    (
+        "stream_errors_total",
+        "Count of gRPC stream errors, by segment, grpc Code, packet type. (example: from_agent, Code.Unavailable, DIAL_RSP)",
+    ),
+    (
+        "stream_packets_total",
+        "Count of packets processed, by segment and packet type (example: from_client, DIAL_REQ)",
+    ),
+];
+
 struct Scraped {
     name: String,
     kind: String,
@@ -168,6 +219,17 @@ fn golden_families() {
     assert!(scrape.scrape().contains(&version));
     drop(held);
     assert!(scrape.scrape().contains("_queued_bytes 0\n"));
+}
+
+#[test]
+fn families_of_go_have_its_help() {
+    let mut registry = Registry::default();
+    let metrics = Metrics::new(&mut registry);
+    let _held = use_everything(&metrics);
+    let scrape = Exposition::new(registry).scrape();
+    for (name, help) in HELP {
+        assert!(scrape.contains(&format!("# HELP {PREFIX}_{name} {help}\n")), "{name}: {scrape}");
+    }
 }
 
 #[test]

@@ -46,6 +46,14 @@ pub(crate) fn kubernetes() -> Vec<Entry<Config>> {
             .refuses(
                 &["--kubeconfig-qps=1e39"],
                 "invalid argument \"1e39\" for \"--kubeconfig-qps\" flag: it must be a number",
+            )
+            .rejects_but_go_accepts(
+                &["--kubeconfig-qps=NaN"],
+                "invalid argument \"NaN\" for \"--kubeconfig-qps\" flag: it must be a number",
+            )
+            .rejects_but_go_accepts(
+                &["--kubeconfig-qps=Inf"],
+                "invalid argument \"Inf\" for \"--kubeconfig-qps\" flag: it must be a number",
             ),
         flag("kubeconfig-burst", |c| c.kube.kubeconfig_burst.to_string())
             .default("0")

@@ -108,7 +108,14 @@ fn flags_that_weaken_or_do_nothing_are_said() {
             "--cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA",
             "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA is not offered",
         ),
-        ("--kubeconfig={file}", "--kubeconfig has no effect"),
+        ("--kubeconfig={file}", "--kubeconfig has no effect: there are neither leases nor token reviews"),
+        ("--kubeconfig-qps=5", "--kubeconfig-qps has no effect: there are neither leases nor token reviews"),
+        ("--kubeconfig-burst=5", "--kubeconfig-burst has no effect: there are neither leases nor"),
+        ("--lease-namespace=x", "--lease-namespace has no effect: there are no leases"),
+        ("--lease-label=a=b", "--lease-label has no effect: there are no leases"),
+        ("--advertise-address=a:1", "--advertise-address has no effect: there are no leases"),
+        ("--server-bind-address=::1", "--server-bind-address has no effect: the frontend is a Unix socket"),
+        ("--otlp-sample-ratio=1", "--otlp-sample-ratio has no effect: there is no --otlp-endpoint"),
         ("--log-file=/x", "--log-file has no effect without --logtostderr=false"),
         ("--cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA", "only TLS 1.3 is offered"),
         ("--agent-identity-source-address", "--agent-identity-source-address has no effect"),
@@ -121,6 +128,26 @@ fn flags_that_weaken_or_do_nothing_are_said() {
         let said = warnings(&[word]);
         assert!(said.len() == 1 && said[0].contains(warning), "{word} said {said:?}");
     }
+    for (words, warning) in [
+        (["--enable-lease-controller", "--kubeconfig-burst=5"], "no effect: --kubeconfig-qps sets no limit"),
+        (["--proxy-strategies=destHost", "--prefer-zone=a"], "--prefer-zone has no effect: "),
+        (
+            ["--mode=http-connect", "--frontend-keepalive-time=1m"],
+            "--frontend-keepalive-time has no effect: ",
+        ),
+        (
+            ["--tls-min-version=VersionTLS13", "--cipher-suites=TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"],
+            "--cipher-suites has no effect: ",
+        ),
+    ] {
+        let said = warnings(&words);
+        assert!(said.len() == 1 && said[0].contains(warning), "{words:?} said {said:?}");
+    }
+    let said = run(&[TCP, &["--delete-existing-uds-file=false"]].concat(), dir.path()).unwrap().warnings;
+    assert_eq!(said, ["--delete-existing-uds-file has no effect: no frontend is a Unix socket"]);
+    let lease =
+        ["--enable-lease-controller", "--lease-label=a=b", "--kubeconfig-qps=1", "--kubeconfig-burst=2"];
+    assert_eq!(warnings(&lease), [""; 0]);
 }
 
 #[test]

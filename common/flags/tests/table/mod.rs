@@ -36,7 +36,7 @@ pub enum Expected {
 pub enum Go {
     /// The same result.
     Agrees,
-    /// The program starts, but cannot work.
+    /// The program starts, and usually cannot work.
     Starts,
     /// The program prints an error.
     Refuses,
@@ -94,7 +94,7 @@ impl<C> Entry<C> {
         self.row(words, Expected::Refused(line), Go::Agrees)
     }
 
-    /// Adds an invalid spelling with which Go starts, but cannot work.
+    /// Adds an invalid spelling with which Go starts.
     pub fn rejects_but_go_accepts(self, words: &[&'static str], line: &'static str) -> Self {
         self.row(words, Expected::Refused(line), Go::Starts)
     }

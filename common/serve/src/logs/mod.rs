@@ -185,11 +185,14 @@ pub fn fatal(message: &str) {
     write_fatal(FORMAT.get().copied().unwrap_or(Format::Text), message);
 }
 
-/// Ends the process for its command line: help, version, or an error, which is a line of JSON if the command line asks for such
-/// lines.
+/// Ends the process for its command line: help, version, or an error. An error begins as cobra's, or is a line of JSON if the
+/// command line asks for such lines.
 pub fn leave(exit: Exit, argv: impl Iterator<Item = OsString>) -> ExitCode {
-    if exit.code == 0 || !asks_for_json(argv) {
+    if exit.code == 0 {
         return exit.leave();
+    }
+    if !asks_for_json(argv) {
+        return Exit { stderr: format!("Error: {}", exit.stderr), ..exit }.leave();
     }
     write_fatal(Format::Json, exit.stderr.trim_end());
     ExitCode::from(exit.code)

@@ -24,29 +24,34 @@ impl Collector for ProcessCollector {
         let gauges = [
             (
                 "process_resident_memory_bytes",
-                "Resident memory in bytes",
+                "Resident memory size in bytes.",
                 of_stat(|stat| stat.resident_bytes),
             ),
-            ("process_virtual_memory_bytes", "Virtual memory in bytes", of_stat(|stat| stat.virtual_bytes)),
-            ("process_start_time_seconds", "Start of the process, in Unix time", start),
-            ("process_open_fds", "Open file descriptors", open),
-            ("process_max_fds", "File descriptors that may be open at most", Some(limit(Resource::Nofile))),
+            (
+                "process_virtual_memory_bytes",
+                "Virtual memory size in bytes.",
+                of_stat(|stat| stat.virtual_bytes),
+            ),
+            ("process_start_time_seconds", "Start time of the process since unix epoch in seconds.", start),
+            ("process_open_fds", "Number of open file descriptors.", open),
+            ("process_max_fds", "Maximum number of open file descriptors.", Some(limit(Resource::Nofile))),
             (
                 "process_virtual_memory_max_bytes",
-                "Virtual memory that may be used at most, in bytes",
+                "Maximum amount of virtual memory available in bytes.",
                 Some(limit(Resource::As)),
             ),
         ];
         for (name, help, value) in gauges {
             let Some(gauge) = value.map(ConstGauge::new) else { continue };
-            gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
+            gauge.encode(encoder.encode_descriptor(name, &ended(help), None, gauge.metric_type())?)?;
         }
+        // Those of the network namespace, as in Go.
         let [received, sent] =
-            ["received", "sent"].map(|way| format!("Bytes {way} by the network namespace of the process"));
+            ["received", "sent"].map(|way| format!("Number of bytes {way} by the process over the network."));
         let counters = [
             (
                 "process_cpu_seconds_total",
-                "User and system CPU time in seconds",
+                "Total user and system CPU time spent in seconds.",
                 of_stat(|stat| stat.cpu_seconds),
             ),
             ("process_network_receive_bytes_total", &received, network.map(|(received, _)| received)),
@@ -54,10 +59,15 @@ impl Collector for ProcessCollector {
         ];
         for (name, help, value) in counters {
             let Some(counter) = value.map(ConstCounter::new) else { continue };
-            counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)?;
+            counter.encode(encoder.encode_descriptor(name, &ended(help), None, counter.metric_type())?)?;
         }
         Ok(())
     }
+}
+
+/// The library adds a full stop to each HELP except a collector's, and `text` removes one.
+fn ended(help: &str) -> String {
+    format!("{help}.")
 }
 
 /// Values of `/proc/self/stat`. Source: proc_pid_stat(5).
@@ -135,25 +145,22 @@ mod tests {
     }
 
     #[test]
-    fn all_families_of_go_are_there() {
+    fn families_of_go_are_there_with_its_help() {
         let scrape = crate::metrics::Exposition::new(Default::default()).scrape();
-        let names: Vec<&str> = scrape
-            .lines()
-            .filter_map(|line| line.strip_prefix("# TYPE "))
-            .filter_map(|line| line.split(' ').next())
-            .collect();
+        let helps: Vec<&str> =
+            scrape.lines().filter_map(|line| line.strip_prefix("# HELP process_")).collect();
         assert_eq!(
-            names,
+            helps,
             [
-                "process_cpu_seconds_total",
-                "process_max_fds",
-                "process_network_receive_bytes_total",
-                "process_network_transmit_bytes_total",
-                "process_open_fds",
-                "process_resident_memory_bytes",
-                "process_start_time_seconds",
-                "process_virtual_memory_bytes",
-                "process_virtual_memory_max_bytes",
+                "cpu_seconds_total Total user and system CPU time spent in seconds.",
+                "max_fds Maximum number of open file descriptors.",
+                "network_receive_bytes_total Number of bytes received by the process over the network.",
+                "network_transmit_bytes_total Number of bytes sent by the process over the network.",
+                "open_fds Number of open file descriptors.",
+                "resident_memory_bytes Resident memory size in bytes.",
+                "start_time_seconds Start time of the process since unix epoch in seconds.",
+                "virtual_memory_bytes Virtual memory size in bytes.",
+                "virtual_memory_max_bytes Maximum amount of virtual memory available in bytes.",
             ]
         );
     }

@@ -49,7 +49,7 @@ pub struct StreamPackets {
 impl StreamPackets {
     /// Registers the family; it appears with the first packet.
     pub fn register(registry: &mut Registry) -> Self {
-        let help = "Packets by segment and type";
+        let help = "Count of packets processed, by segment and packet type (example: from_client, DIAL_REQ)";
         let family = registered(registry, "stream_packets_total", help, Family::default());
         Self { meters: std::array::from_fn(|index| PacketMeter::new(&family, Segment::ALL[index])) }
     }
@@ -96,7 +96,8 @@ pub struct StreamErrors(Family<(Code, (PacketType, Segment)), Counter>);
 impl StreamErrors {
     /// Registers the family; it appears with the first error.
     pub fn register(registry: &mut Registry) -> Self {
-        let help = "Errors of gRPC streams by segment, status code and the type of the packet that met them";
+        let help = "Count of gRPC stream errors, by segment, grpc Code, packet type. \
+                    (example: from_agent, Code.Unavailable, DIAL_RSP)";
         Self(registered(registry, "stream_errors_total", help, Family::default()))
     }
 

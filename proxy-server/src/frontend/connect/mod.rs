@@ -121,13 +121,14 @@ impl Frontend {
             () = left(&mut socket, &mut early) => {
                 identity.not_established(FailureReason::FrontendClose, &"");
                 tracing::info!(
-                    target: "v2", host, dialID = dial_id, "Frontend connection closed before being established"
+                    target: "v2", host, dialID = dial_id, agentID = %identity.agent(),
+                    "Frontend connection closed before being established"
                 );
                 return;
             }
         };
         match outcome {
-            Ok(Dialed { connection, slot, .. }) => {
+            Ok(Dialed { connection, slot }) => {
                 let start = Instant::now();
                 let sent = send_head(&mut socket).await;
                 self.metrics.frontend_write.observe(start.elapsed());
@@ -151,8 +152,8 @@ impl Frontend {
             }
             Err(failure) => {
                 identity.not_established(failure.metric(), &failure);
-                // The dialer logs the failures at an agent.
-                if let DialFailure::NoAgent | DialFailure::NoMemory = failure {
+                // The dialer logs the other failures.
+                if let DialFailure::NoAgent = failure {
                     tracing::error!(err = %failure, host, dialID = dial_id, "no tunnels available");
                 }
                 let start = Instant::now();

@@ -15,6 +15,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flags::GoDuration;
 use grpc::Wire;
 use serve::logs::Peer;
 use tokio::sync::OwnedSemaphorePermit;
@@ -64,18 +65,24 @@ impl Frontend {
                 if stream.has_ended() {
                     tracing::info!(target: "v2", dialID = dial_id, "frontend stream shutdown, cleaning dial");
                 } else {
-                    tracing::error!(dialID = dial_id, dialAddress = %address, "Dial cancelled (DIAL_CLS) by frontend");
+                    let took = GoDuration::from(identity.stages.total());
+                    tracing::error!(
+                        dialID = dial_id, dialAddress = %address, dialDuration = %took,
+                        "Dial cancelled (DIAL_CLS) by frontend"
+                    );
                 }
                 return end(stream).await;
             }
         };
         match outcome {
-            Ok(Dialed { connection, slot, .. }) => {
+            Ok(Dialed { connection, slot }) => {
                 let connect_id = connection.connect_id().0;
-                let Some(Ok(())) = stream.machine().handle_dialed().map(|answer| stream.pass_on(answer))
-                else {
+                let sent = stream.machine().handle_dialed().map(|answer| stream.pass_on(answer));
+                let Some(Ok(())) = sent else {
+                    let err = sent.and_then(Result::err);
                     tracing::error!(
-                        dialID = dial_id, agentID = %identity.agent(), connectionID = connect_id, %peer,
+                        err = err.as_ref().map(tracing::field::display), dialID = dial_id,
+                        agentID = %identity.agent(), connectionID = connect_id, %peer,
                         "DIAL_RSP send to frontend stream failure"
                     );
                     self.metrics.dials.failures.count(FailureReason::SendRsp);
@@ -88,8 +95,8 @@ impl Frontend {
             }
             Err(failure) => {
                 identity.not_established(failure.metric(), &failure);
-                // The dialer logs the failures at an agent.
-                if let DialFailure::NoAgent | DialFailure::NoMemory = failure {
+                // The dialer logs the other failures.
+                if let DialFailure::NoAgent = failure {
                     tracing::error!(err = %failure, dialID = dial_id, dialAddress = %address, "Failed to get a backend");
                 }
                 if let Some(answer) = stream.machine().handle_refused(failure.to_string()) {
