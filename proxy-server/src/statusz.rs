@@ -211,7 +211,7 @@ mod tests {
             id,
             target,
             since,
-            sent: agent as u64,
+            sent: (agent as u64 * 18 + at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20,
             received: at as u64,
             queued: 0,
             stalled: None,

@@ -46,6 +46,14 @@ pub enum Cell<'a> {
     Expires(&'a str),
 }
 
+/// A number, or a text in the order of bytes. Equal numbers end a comparison: an empty text beside each would be compared,
+/// which is slow, because it has no memory.
+#[derive(PartialEq, PartialOrd)]
+pub(crate) enum Key<'a> {
+    Number(f64),
+    Text(&'a str),
+}
+
 use Cell::{Ago, Bytes, Detailed, Expires, Failures, Number, Owned, Seconds, Stalled, State, Text, Texts};
 
 impl<R> Column<R> {
@@ -60,13 +68,13 @@ impl<R> Column<R> {
 }
 
 impl Cell<'_> {
-    /// The key that orders a list: a number, or else a text in the order of bytes. Absent amounts are below all others.
-    pub(crate) fn key(&self) -> (f64, &str) {
+    /// The key that orders a list. Absent amounts are below all others.
+    pub(crate) fn key(&self) -> Key<'_> {
         match *self {
-            Number(count) | Failures(count) | Bytes(count) => (count as f64, ""),
-            Seconds(time) | Stalled(time) => (time.unwrap_or(-1.0), ""),
-            Text(text) | Detailed(text, _) | State(_, text, _) | Ago(text) | Expires(text) => (0.0, text),
-            Owned(_) | Texts(_) => (0.0, ""),
+            Number(count) | Failures(count) | Bytes(count) => Key::Number(count as f64),
+            Seconds(time) | Stalled(time) => Key::Number(time.unwrap_or(-1.0)),
+            Text(text) | Detailed(text, _) | State(_, text, _) | Ago(text) | Expires(text) => Key::Text(text),
+            Owned(_) | Texts(_) => Key::Number(0.0),
         }
     }
 

@@ -19,8 +19,12 @@ use super::tests::{AGENTS, CONNECTIONS, World};
 use crate::dial::{DialStages, Dialer, Target};
 use crate::limits::Budget;
 
+/// As the program has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Pages that a browser, a command or a script asks for.
-const PAGES: [(&str, &str); 7] = [
+const PAGES: [(&str, &str); 9] = [
     ("page", "/"),
     ("page of stalled connections", "/?list=connections&sort=-stalled_seconds"),
     ("first document", "/statusz"),
@@ -28,6 +32,8 @@ const PAGES: [(&str, &str); 7] = [
     ("agents by connections", "/statusz?list=agents&sort=-connections"),
     ("agents with a text", "/statusz?list=agents&filter=agent-15999"),
     ("connections by bytes", "/statusz?list=connections&sort=-bytes_from_endpoint"),
+    ("last connections by bytes", "/statusz?list=connections&sort=-bytes_from_endpoint&offset=49900"),
+    ("last connections by distinct bytes", "/statusz?list=connections&sort=-bytes_to_endpoint&offset=49900"),
 ];
 
 /// The pages that are asked for each second beside dials.
