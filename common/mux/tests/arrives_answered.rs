@@ -129,6 +129,9 @@ fn a_late_success_of_an_unknown_dial_is_closed_at_the_agent() {
 
 #[test]
 fn an_agents_dial_cls_ends_the_dial_that_it_names() {
+    let (mut link, canceled) = dialing();
+    link.abandon(T0, canceled);
+    assert_eq!(link.handle_packet(T0, Packet::DialCls { random: DialId(1) }), Disposition::Late);
     let (mut link, key) = dialing();
     let unknown = Packet::DialCls { random: DialId(2) };
     assert_eq!(link.handle_packet(T0, unknown), Disposition::Dropped(Dropped::UnknownDial));
@@ -473,9 +476,10 @@ fn dial_cls_cancels_and_a_late_result_is_refused() {
     let [Event::Dial { key, .. }] = events(&mut link)[..] else { panic!() };
     assert_eq!(link.handle_packet(T0, Packet::DialCls { random }), Disposition::Handled);
     assert_eq!(events(&mut link), [Event::DialCanceled { key }]);
+    controls(&mut link);
     assert!(!link.dialed(key, Ok(())), "the socket is to be closed");
-    assert_eq!(controls(&mut link), []);
     assert_eq!(link.handle_packet(T0, Packet::DialCls { random }), Disposition::Late);
+    assert_eq!(controls(&mut link), [], "the server knows");
 }
 
 #[test]

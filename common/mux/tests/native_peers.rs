@@ -157,6 +157,21 @@ fn packets_that_were_not_agreed_on_are_dropped() {
 }
 
 #[test]
+fn canceled_dial_is_answered_to_an_upstream_server_only() {
+    let random = DialId(1);
+    for (negotiated, answer) in
+        [(Negotiated::default(), Some(Transmit::Control(Packet::DialCls { random }))), (native(), None)]
+    {
+        let mut link: Lengths<Agent> = Lengths::with_negotiated(Limits::default(), negotiated);
+        let dial = Packet::DialReq { random, protocol: "tcp".into(), address: "a:1".into(), trace: None };
+        link.handle_packet(T0, dial);
+        assert_eq!(link.handle_packet(T0, Packet::DialCls { random }), Disposition::Handled);
+        assert_eq!(link.poll_transmit(T0, 1), answer);
+        assert!(link.is_empty());
+    }
+}
+
+#[test]
 fn late_packets_for_a_connection_that_has_gone_answer_nothing() {
     let (mut link, _) = agent(native());
     assert_eq!(link.handle_packet(T0, Packet::Grant { id: ConnectId(9), offset: 5 }), Disposition::Handled);
