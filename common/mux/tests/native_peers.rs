@@ -243,6 +243,24 @@ fn an_endpoint_that_ended_waits_ten_minutes_for_its_frontend() {
 }
 
 #[test]
+fn frontend_that_has_ended_may_pause_and_one_for_which_the_agent_has_waited_may_not() {
+    for (frontend_ends, endpoint_ends, seconds) in [(true, false, 600), (true, true, 600), (false, true, 10)]
+    {
+        let (mut link, key) = server(native());
+        queued(&mut link, T0, key, 10);
+        if frontend_ends {
+            link.end_source(T0, key, SourceEnd::Eof);
+        }
+        if endpoint_ends {
+            link.handle_packet(T0, Packet::Fin { id: ONE });
+        }
+        link.handle_packet(T0, Packet::CloseRsp { id: ONE, error: String::new() });
+        assert_eq!(link.poll_event(), None);
+        assert_eq!(link.poll_timeout(), Some(at(seconds)), "{frontend_ends} {endpoint_ends}");
+    }
+}
+
+#[test]
 fn queued_data_keeps_a_half_closed_connection_open() {
     let (mut link, key) = server(native());
     link.end_source(T0, key, SourceEnd::Eof);
