@@ -136,31 +136,43 @@ func openSource(ctx context.Context, b *bench, length, seed uint64) (net.Conn, e
 }
 
 func runEndpointCloses(ctx context.Context, b *bench) (string, error) {
-	return "", inParallel(20, 5, func(int) error {
-		const length = 1<<20 + 1
-		seed := rand.Uint64()
-		conn, err := openSource(ctx, b, length, seed)
-		if err != nil {
-			return err
-		}
-		defer func() { go conn.Close() }()
-		sum := sha256.New()
-		var received int64
-		err = within(20*time.Second, "an end after all bytes", func() (err error) {
-			received, err = io.Copy(sum, conn)
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		if received != length {
-			return fault("truncated", "%d of %d bytes arrived before the end", received, length)
-		}
-		if [sha256.Size]byte(sum.Sum(nil)) != patternSum(seed, length) {
-			return fault("corrupt", "what arrived is not what was sent")
-		}
-		return nil
+	return "", inParallel(20, 5, func(int) error { return receiveAll(ctx, b, 1<<20+1, 0) })
+}
+
+// runPausedClient reads nothing for longer than a server waits for a client that has closed. The shortest answers fit into the
+// buffers between the endpoint and the client.
+func runPausedClient(ctx context.Context, b *bench) (string, error) {
+	const count = 20
+	return "", inParallel(count, count, func(index int) error {
+		return receiveAll(ctx, b, int64(index+1)*200_000, 12*time.Second)
 	})
+}
+
+// receiveAll reads all bytes of an endpoint that then closes. The client pauses before it reads.
+func receiveAll(ctx context.Context, b *bench, length int64, pause time.Duration) error {
+	seed := rand.Uint64()
+	conn, err := openSource(ctx, b, uint64(length), seed)
+	if err != nil {
+		return err
+	}
+	defer func() { go conn.Close() }()
+	time.Sleep(pause)
+	sum := sha256.New()
+	var received int64
+	err = within(20*time.Second, "an end after all bytes", func() (err error) {
+		received, err = io.Copy(sum, conn)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if received != length {
+		return fault("truncated", "%d of %d bytes arrived before the end", received, length)
+	}
+	if [sha256.Size]byte(sum.Sum(nil)) != patternSum(seed, length) {
+		return fault("corrupt", "what arrived is not what was sent")
+	}
+	return nil
 }
 
 func runUploads(ctx context.Context, b *bench) (string, error) {

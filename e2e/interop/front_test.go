@@ -28,7 +28,7 @@ type dialFunc func(ctx context.Context, address string) (net.Conn, error)
 // over TCP; for that the underlying client library is used directly.
 func egressDialer(r *rig) (dialFunc, error) {
 	if r.cell.front == grpcTLS {
-		return clientDialer(r), nil
+		return clientDialer(context.Background(), r), nil
 	}
 	path := filepath.Join(r.folder, "egress.yaml")
 	if err := os.WriteFile(path, []byte(egressConfiguration(r)), 0o600); err != nil {
@@ -69,15 +69,16 @@ egressSelections:
 `, protocol, transport)
 }
 
-// clientDialer uses the client library with a context that also limits the connection to the server; for gRPC fronts only.
-func clientDialer(r *rig) dialFunc {
+// clientDialer uses the client library with a context that also limits the connection to the server; for gRPC fronts only. The
+// end of lifetime ends every connection without a packet, as if the client vanished.
+func clientDialer(lifetime context.Context, r *rig) dialFunc {
 	return func(ctx context.Context, address string) (net.Conn, error) {
 		target, options, err := grpcTarget(r)
 		if err != nil {
 			return nil, err
 		}
 		options = append(options, grpc.WithBlock(), grpc.FailOnNonTempDialError(true))
-		tunnel, err := konnectivity.CreateSingleUseGrpcTunnelWithContext(ctx, context.Background(), target, options...)
+		tunnel, err := konnectivity.CreateSingleUseGrpcTunnelWithContext(ctx, lifetime, target, options...)
 		if err != nil {
 			return nil, err
 		}
@@ -121,7 +122,7 @@ func frontTLS(r *rig) (*tls.Config, error) {
 // without a limit, and with gRPC it tries to reach an absent server for 30 s.
 func boundDialer(r *rig) dialFunc {
 	if r.cell.front.grpc() {
-		return clientDialer(r)
+		return clientDialer(context.Background(), r)
 	}
 	return func(ctx context.Context, address string) (net.Conn, error) {
 		conn, err := frontSocket(ctx, r)

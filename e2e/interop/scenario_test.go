@@ -48,6 +48,8 @@ var scenarios = []scenario{
 		only: func(c cell) bool { return c.own() }, flags: flags{agent: []string{"--lanes=1"}}},
 	{name: "client closes", about: "the endpoint hears of it, the client is told that it did", run: runClientCloses, control: true},
 	{name: "endpoint closes", about: "the client gets all bytes, then the end", run: runEndpointCloses, control: true},
+	{name: "paused client", about: "the client gets all bytes although it reads only 12 s after the endpoint has closed", run: runPausedClient,
+		waits: true, only: func(c cell) bool { return !c.front.grpc() }},
 	{name: "send then close", about: "uploads whose writer closes at once arrive whole", run: runUploads},
 	{name: "server first", about: "a greeting comes whole, behind the head and apart from it", run: runServerFirst},
 	{name: "500 at once", about: "500 connections open together, each used", run: runMany, limit: 2 * time.Minute},

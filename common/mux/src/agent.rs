@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::conn::{Conn, Phase, Target};
 use crate::event::{Cause, CloseReason, Control, Disposition, Dropped, Event};
-use crate::limits::Limits;
+use crate::limits::{Limits, Negotiated};
 use crate::link::{Link, Side};
 use crate::packet::{ConnectId, DialId, Packet, cut_error};
 use crate::payload::Payload;
@@ -118,6 +118,11 @@ impl<P: Payload> Link<Agent, P> {
             return Disposition::Late;
         };
         self.cancel_dial(key);
+        if self.negotiated == Negotiated::default() {
+            // A Go server updates its count of pending dials only when an agent answers. It counts a DIAL_RSP for this dial as a
+            // failure, but not a DIAL_CLS.
+            self.send(Packet::DialCls { random });
+        }
         Disposition::Handled
     }
 

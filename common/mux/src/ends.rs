@@ -68,7 +68,11 @@ impl<S: Side, P: Payload> Link<S, P> {
                 }
                 Some(Phase::Tombstone) => self.remove(key),
                 Some(Phase::Flushing) => {
-                    self.table.get_mut(key).map(|conn| conn.state.answer());
+                    if let Some(conn) = self.table.get_mut(key) {
+                        conn.state.answer();
+                        conn.state.hurry(now);
+                        self.arm_flush(key);
+                    }
                 }
             }
         }
@@ -105,6 +109,14 @@ impl<S: Side, P: Payload> Link<S, P> {
     pub(crate) fn arm_flush(&mut self, key: ConnKey) {
         if let Some(due) = self.table.get(key).and_then(|conn| conn.state.flush_due(&self.limits)) {
             self.arm(key, Some(due));
+        }
+    }
+
+    /// The local end may take long to read the rest of a flush, if there is one.
+    pub(crate) fn flush_patiently(&mut self, key: ConnKey) {
+        if let Some(conn) = self.table.get_mut(key) {
+            conn.state.be_patient();
+            self.arm_flush(key);
         }
     }
 

@@ -44,7 +44,8 @@ pub struct Limits {
     /// How long the server waits for activity of an endpoint whose frontend sends no more. A frontend that has closed
     /// may look the same.
     pub half_closed_server: Duration,
-    /// How long the agent waits for activity of a frontend whose endpoint sends no more.
+    /// How long the agent waits for activity of a frontend whose endpoint sends no more. The server waits as long if the
+    /// agent has closed.
     pub half_closed_agent: Duration,
     /// Bytes of one read from one connection. With a quarter of it, sixteen transfers were a tenth slower and a concurrent
     /// ping no faster, because a ping does not queue behind sources that always have more.

@@ -158,13 +158,14 @@ impl<P: Payload> Link<Server, P> {
         }
     }
 
-    /// The agent gives up a dial. (No released agent sends this.)
+    /// The agent gives up a dial, or answers our own DIAL_CLS. (No Go agent sends this.)
     fn handle_dial_close(&mut self, random: DialId) -> Disposition {
         match self.asked(random) {
             Some(key) => {
                 self.fail_dial(key, DialError::Closed);
                 Disposition::Handled
             }
+            None if (1..=self.side.last_dial).contains(&random.0) => Disposition::Late,
             None => Disposition::Dropped(Dropped::UnknownDial),
         }
     }
@@ -192,9 +193,14 @@ impl<P: Payload> Link<Server, P> {
         self.unregister(key);
         self.arm(key, None);
         let cause = (!error.is_empty()).then_some(Cause::Peer(error));
+        let ended = self.table.get(key).is_some_and(|conn| conn.state.peer_has_just_ended());
+        let patient = ended && cause.is_none();
         match self.phase(key) {
             Some(Phase::Tombstone) => self.remove(key),
             _ => self.flush(now, key, cause, false),
+        }
+        if patient {
+            self.flush_patiently(key);
         }
         Disposition::Handled
     }

@@ -129,6 +129,9 @@ fn a_late_success_of_an_unknown_dial_is_closed_at_the_agent() {
 
 #[test]
 fn an_agents_dial_cls_ends_the_dial_that_it_names() {
+    let (mut link, canceled) = dialing();
+    link.abandon(T0, canceled);
+    assert_eq!(link.handle_packet(T0, Packet::DialCls { random: DialId(1) }), Disposition::Late);
     let (mut link, key) = dialing();
     let unknown = Packet::DialCls { random: DialId(2) };
     assert_eq!(link.handle_packet(T0, unknown), Disposition::Dropped(Dropped::UnknownDial));
@@ -256,11 +259,18 @@ fn error_in_the_agents_close_is_reported_after_the_flush() {
     assert_eq!(events(&mut link), [Event::Ended { key, end: CloseReason::Broken(cause) }]);
 }
 
+/// The frontend has sent everything, and its close was answered while this many bytes waited for it.
+fn closed_by_the_frontend(bytes: usize) -> (Lengths<Server>, ConnKey) {
+    let (mut link, key) = open_at_server();
+    queued(&mut link, T0, key, bytes);
+    link.end_source(T0, key, SourceEnd::Eof);
+    link.handle_packet(T0, close_rsp(ID, ""));
+    (link, key)
+}
+
 #[test]
 fn a_flush_goes_on_while_it_progresses_and_not_longer_than_a_minute() {
-    let (mut link, key) = open_at_server();
-    queued(&mut link, T0, key, 1_000);
-    link.handle_packet(T0, close_rsp(ID, ""));
+    let (mut link, key) = closed_by_the_frontend(1_000);
     for second in (5..60).step_by(5) {
         link.handle_timeout(at(second));
         assert_eq!(events(&mut link), [], "at {second} s");
@@ -269,15 +279,51 @@ fn a_flush_goes_on_while_it_progresses_and_not_longer_than_a_minute() {
     link.handle_timeout(at(60));
     assert_eq!(events(&mut link), [Event::Ended { key, end: CloseReason::Broken(Cause::FlushTimeout) }]);
 
-    let (mut link, key) = open_at_server();
-    queued(&mut link, T0, key, 1_000);
-    link.handle_packet(T0, close_rsp(ID, ""));
+    let (mut link, key) = closed_by_the_frontend(1_000);
     link.handle_timeout(at(10));
     assert_eq!(
         events(&mut link),
         [Event::Ended { key, end: CloseReason::Broken(Cause::FlushTimeout) }],
         "no progress"
     );
+}
+
+/// An upstream agent cannot know how slowly the frontend reads: it closes as soon as the endpoint does.
+#[test]
+fn frontend_may_pause_for_ten_minutes_after_the_endpoint_has_closed() {
+    let (mut link, key) = open_at_server();
+    queued(&mut link, T0, key, 1_000);
+    link.handle_packet(T0, close_rsp(ID, ""));
+    link.handle_timeout(at(599));
+    assert_eq!(events(&mut link), []);
+    queued(&mut link, at(599), key, 999);
+    link.handle_timeout(at(1_198));
+    assert_eq!(events(&mut link), [], "it has read something");
+    link.handle_timeout(at(1_199));
+    assert_eq!(events(&mut link), [Event::Ended { key, end: CloseReason::Broken(Cause::FlushTimeout) }]);
+    assert!(link.is_empty());
+}
+
+#[test]
+fn memory_pressure_ends_a_frontend_that_pauses() {
+    let (mut link, key) = open_at_server();
+    queued(&mut link, T0, key, 1_000);
+    link.handle_packet(T0, close_rsp(ID, ""));
+    link.shed(at(2), 1, false);
+    assert_eq!(events(&mut link), [Event::Ended { key, end: CloseReason::Broken(Cause::Stalled) }]);
+}
+
+#[test]
+fn lost_stream_does_not_wait_for_a_frontend_that_pauses() {
+    let (mut link, key) = open_at_server();
+    queued(&mut link, T0, key, 1_000);
+    link.handle_packet(T0, close_rsp(ID, ""));
+    link.stream_lost(at(100));
+    link.handle_timeout(at(109));
+    assert_eq!(events(&mut link), []);
+    link.handle_timeout(at(110));
+    assert_eq!(events(&mut link), [Event::Ended { key, end: CloseReason::Broken(Cause::FlushTimeout) }]);
+    assert!(link.is_empty());
 }
 
 #[test]
@@ -473,9 +519,10 @@ fn dial_cls_cancels_and_a_late_result_is_refused() {
     let [Event::Dial { key, .. }] = events(&mut link)[..] else { panic!() };
     assert_eq!(link.handle_packet(T0, Packet::DialCls { random }), Disposition::Handled);
     assert_eq!(events(&mut link), [Event::DialCanceled { key }]);
+    controls(&mut link);
     assert!(!link.dialed(key, Ok(())), "the socket is to be closed");
-    assert_eq!(controls(&mut link), []);
     assert_eq!(link.handle_packet(T0, Packet::DialCls { random }), Disposition::Late);
+    assert_eq!(controls(&mut link), [], "the server knows");
 }
 
 #[test]

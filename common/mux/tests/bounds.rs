@@ -427,8 +427,8 @@ fn a_report_that_nothing_was_taken_is_no_progress() {
     let (mut link, keys) = server(Limits::default(), 1);
     queued(&mut link, T0, keys[0], 1_000);
     link.handle_packet(T0, Packet::CloseRsp { id: ConnectId(1), error: String::new() });
-    link.advance(at(9), keys[0], 0);
-    link.handle_timeout(at(10));
+    link.advance(at(599), keys[0], 0);
+    link.handle_timeout(at(600));
     assert_eq!(
         events(&mut link),
         [Event::Ended { key: keys[0], end: CloseReason::Broken(Cause::FlushTimeout) }]

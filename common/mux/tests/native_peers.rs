@@ -157,6 +157,21 @@ fn packets_that_were_not_agreed_on_are_dropped() {
 }
 
 #[test]
+fn canceled_dial_is_answered_to_an_upstream_server_only() {
+    let random = DialId(1);
+    for (negotiated, answer) in
+        [(Negotiated::default(), Some(Transmit::Control(Packet::DialCls { random }))), (native(), None)]
+    {
+        let mut link: Lengths<Agent> = Lengths::with_negotiated(Limits::default(), negotiated);
+        let dial = Packet::DialReq { random, protocol: "tcp".into(), address: "a:1".into(), trace: None };
+        link.handle_packet(T0, dial);
+        assert_eq!(link.handle_packet(T0, Packet::DialCls { random }), Disposition::Handled);
+        assert_eq!(link.poll_transmit(T0, 1), answer);
+        assert!(link.is_empty());
+    }
+}
+
+#[test]
 fn late_packets_for_a_connection_that_has_gone_answer_nothing() {
     let (mut link, _) = agent(native());
     assert_eq!(link.handle_packet(T0, Packet::Grant { id: ConnectId(9), offset: 5 }), Disposition::Handled);
@@ -225,6 +240,24 @@ fn an_endpoint_that_ended_waits_ten_minutes_for_its_frontend() {
     let close = Packet::CloseRsp { id: ONE, error: String::new() };
     assert_eq!(link.poll_transmit(T0, 1), Some(Transmit::Control(close)));
     assert_eq!(link.poll_event(), Some(Event::Ended { key, end: CloseReason::Flushed }));
+}
+
+#[test]
+fn frontend_that_has_ended_may_pause_and_one_for_which_the_agent_has_waited_may_not() {
+    for (frontend_ends, endpoint_ends, seconds) in [(true, false, 600), (true, true, 600), (false, true, 10)]
+    {
+        let (mut link, key) = server(native());
+        queued(&mut link, T0, key, 10);
+        if frontend_ends {
+            link.end_source(T0, key, SourceEnd::Eof);
+        }
+        if endpoint_ends {
+            link.handle_packet(T0, Packet::Fin { id: ONE });
+        }
+        link.handle_packet(T0, Packet::CloseRsp { id: ONE, error: String::new() });
+        assert_eq!(link.poll_event(), None);
+        assert_eq!(link.poll_timeout(), Some(at(seconds)), "{frontend_ends} {endpoint_ends}");
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::state::{Deadline, Phase, State};
+use super::state::{Deadline, Flush, Phase, State};
 use crate::event::{Cause, CloseReason};
 use crate::limits::Limits;
 use crate::time::Time;
@@ -45,7 +45,7 @@ impl State {
 
     fn expire_flush(&self, now: Time, limits: &Limits) -> Expired {
         let Some(flush) = self.flushing() else { return Expired::Nothing };
-        if now >= due(flush.deadline, limits.flush_stall, limits) {
+        if now >= flush.end(limits) {
             Expired::FlushFailed(Cause::FlushTimeout)
         } else if flush.answer_owed && now >= flush.deadline.since.after(limits.answer_close) {
             Expired::Answer
@@ -70,7 +70,7 @@ impl State {
     /// When the flush is given up, or its CLOSE_REQ answered.
     pub(crate) fn flush_due(&self, limits: &Limits) -> Option<Time> {
         let flush = self.flushing()?;
-        let end = due(flush.deadline, limits.flush_stall, limits);
+        let end = flush.end(limits);
         let answer = flush.deadline.since.after(limits.answer_close);
         Some(if flush.answer_owed { end.min(answer) } else { end })
     }
@@ -84,6 +84,17 @@ impl State {
     pub(crate) fn flush_end(&self, failure: Option<Cause>) -> Option<CloseReason> {
         let flush = self.flushing()?;
         Some(failure.or_else(|| flush.cause.clone()).map_or(CloseReason::Flushed, CloseReason::Broken))
+    }
+}
+
+impl Flush {
+    /// When the flush is given up.
+    fn end(&self, limits: &Limits) -> Time {
+        if self.patient {
+            self.deadline.progress.after(limits.half_closed_agent)
+        } else {
+            due(self.deadline, limits.flush_stall, limits)
+        }
     }
 }
 

@@ -75,6 +75,8 @@ enum Remote {
 pub(crate) struct Flush {
     /// The last progress is the last time the receive buffer shrank.
     pub(super) deadline: Deadline,
+    /// Server: the endpoint has closed. The frontend may read the rest as slowly as between native peers.
+    pub(super) patient: bool,
     /// Agent: the CLOSE_REQ that began this flush has no CLOSE_RSP yet.
     pub(super) answer_owed: bool,
     /// The error reported to the local end after the flush; none for an orderly end.
@@ -184,6 +186,17 @@ impl State {
     /// Whether our FIN has told the peer that the local end has sent everything.
     pub(crate) fn fin_sent(&self) -> bool {
         self.last_activity().is_some()
+    }
+
+    /// Whether a close in order that arrives now follows the end of the peer's source at once. A peer whose FIN has no answer
+    /// closes only after it has waited for our local end.
+    pub(crate) fn peer_has_just_ended(&self) -> bool {
+        match &self.inner {
+            Inner::Open { local, remote } => {
+                *remote == Remote::Sending || matches!(local, Local::FinSent { .. })
+            }
+            _ => false,
+        }
     }
 
     /// When the peer was last active, since our FIN.
@@ -332,8 +345,25 @@ impl State {
     pub(super) fn flush(&mut self, now: Time, cause: Option<Cause>, answer_owed: bool) -> bool {
         let reads = self.reads();
         let cause = self.end_source().map(Cause::Local).or(cause);
-        self.inner = Inner::Flushing(Flush { deadline: Deadline::begin(now), answer_owed, cause, reads });
+        let deadline = Deadline::begin(now);
+        self.inner = Inner::Flushing(Flush { deadline, patient: false, answer_owed, cause, reads });
         reads
+    }
+
+    /// The flush has no time limit while it progresses.
+    pub(crate) fn be_patient(&mut self) {
+        if let Inner::Flushing(flush) = &mut self.inner {
+            flush.patient = true;
+        }
+    }
+
+    /// The stream is lost: a patient flush has the time of an ordinary one from now on.
+    pub(crate) fn hurry(&mut self, now: Time) {
+        if let Inner::Flushing(flush) = &mut self.inner
+            && std::mem::take(&mut flush.patient)
+        {
+            flush.deadline = Deadline::begin(now);
+        }
     }
 
     /// The receive buffer of a flush shrank. Returns false if there is no flush.

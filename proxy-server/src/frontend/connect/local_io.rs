@@ -22,6 +22,8 @@ use crate::frontend::connection_log::ConnectionLog;
 const LARGEST_READ: usize = 128 * 1024;
 /// Time limit for the last bytes before an end to leave our own buffer (a TLS session's). Then the socket is reset.
 const CLOSE_WITHIN: Duration = Duration::from_secs(10);
+/// The same before an orderly end, where the client may pause as long as with bytes that the link holds.
+const FLUSH_WITHIN: Duration = Duration::from_secs(600);
 /// Interval of the checks whether a client has gone while the link takes no bytes from it.
 const LOOK_AFTER: Duration = Duration::from_secs(10);
 
@@ -73,11 +75,12 @@ impl<S: Socket> SocketIo<S> {
         &mut self,
         cx: &mut Context<'_>,
         allowance: &mut usize,
+        within: Duration,
         poll_shut: fn(Pin<&mut S>, &mut Context<'_>) -> Poll<io::Result<()>>,
     ) -> Poll<()> {
         if let State::Open | State::Eof = self.state {
             let linger = matches!(self.state, State::Open);
-            self.state = State::Closing { deadline: Box::pin(sleep(CLOSE_WITHIN)), linger };
+            self.state = State::Closing { deadline: Box::pin(sleep(within)), linger };
             self.blocked = Some(Instant::now());
         }
         let Self { state, socket, failed, log, blocked, .. } = self;
@@ -189,13 +192,13 @@ impl<S: Socket> LocalIo for SocketIo<S> {
     ) -> Poll<()> {
         self.log.ended(close_reason);
         match close_reason {
-            CloseReason::Flushed => self.poll_close(cx, allowance, S::poll_shutdown),
+            CloseReason::Flushed => self.poll_close(cx, allowance, FLUSH_WITHIN, S::poll_shutdown),
             CloseReason::Broken(cause) if S::CUT_BY_CLOSE || was_given_up(cause) => {
                 self.socket.abort();
                 self.log.end_written(Duration::ZERO);
                 Poll::Ready(())
             }
-            CloseReason::Broken(_) => self.poll_close(cx, allowance, S::poll_cut),
+            CloseReason::Broken(_) => self.poll_close(cx, allowance, CLOSE_WITHIN, S::poll_cut),
         }
     }
 }

@@ -112,12 +112,13 @@ async fn a_client_that_takes_nothing_is_cut_off() {
         let began = Instant::now();
         let mut allowance = 2_000;
         let end = poll_fn(|cx| local.poll_end(cx, &close_reason, &mut allowance));
-        timeout(Duration::from_secs(60), end).await.expect("an end");
-        assert_eq!(began.elapsed(), Duration::from_secs(10));
+        timeout(Duration::from_secs(3_600), end).await.expect("an end");
+        let seconds = if close_reason == CloseReason::Flushed { 600 } else { 10 };
+        assert_eq!(began.elapsed(), Duration::from_secs(seconds), "{close_reason:?}");
         assert!(seen.aborted.load(Ordering::Relaxed), "reset");
         assert_eq!(
             readings.samples("frontend_write_duration_seconds_sum"),
-            ["frontend_write_duration_seconds_sum 10"]
+            [format!("frontend_write_duration_seconds_sum {seconds}")]
         );
         assert_eq!(readings.metrics.frontend_write.count(), 1, "told once");
     }
