@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use serve::metrics::LaneErrors;
 use tokio_util::sync::CancellationToken;
 
 /// What a stream shows about its server.
@@ -33,4 +34,6 @@ pub struct LinkControl {
     pub stop: CancellationToken,
     /// Called at each change.
     pub observer: ServerObserver,
+    /// The lanes to a server share one.
+    pub errors: LaneErrors,
 }

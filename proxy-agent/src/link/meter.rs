@@ -3,7 +3,7 @@
 use driver::{SharedTraffic, Traffic};
 use grpc::WireError;
 use mux::{Cause, Dropped, PacketKind};
-use serve::metrics::{DropReason, Held, PacketMeter};
+use serve::metrics::{DropReason, Held, LaneErrors, PacketMeter};
 
 use crate::metrics::{Direction, Metrics};
 
@@ -14,16 +14,18 @@ pub(crate) struct LinkMeter {
     to_server: PacketMeter,
     queued: Held,
     traffic: SharedTraffic,
+    errors: LaneErrors,
 }
 
 impl LinkMeter {
-    pub(crate) fn new(metrics: &Metrics, traffic: SharedTraffic) -> Self {
+    pub(crate) fn new(metrics: &Metrics, traffic: SharedTraffic, errors: LaneErrors) -> Self {
         LinkMeter {
             metrics: metrics.clone(),
             from_server: metrics.packets(Direction::FromServer),
             to_server: metrics.packets(Direction::ToServer),
             queued: metrics.queued_bytes.hold(),
             traffic,
+            errors,
         }
     }
 }
@@ -67,10 +69,14 @@ impl driver::Meter for LinkMeter {
     }
 
     fn receive_error(&self, error: &WireError) {
-        self.metrics.stream_error(Direction::FromServer, error.code, None);
+        if self.errors.counts() {
+            self.metrics.stream_error(Direction::FromServer, error.code, None);
+        }
     }
 
     fn send_error(&self, error: &WireError, kind: PacketKind) {
-        self.metrics.stream_error(Direction::ToServer, error.code, Some(kind));
+        if self.errors.counts() {
+            self.metrics.stream_error(Direction::ToServer, error.code, Some(kind));
+        }
     }
 }

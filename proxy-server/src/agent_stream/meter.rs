@@ -6,7 +6,7 @@ use driver::{SharedTraffic, Traffic};
 use grpc::WireError;
 use mux::{Cause, Dropped, PacketKind};
 use serve::logs::{LogLimit, Peer};
-use serve::metrics::{DropReason, Held, LiveGuard, PacketMeter, Segment};
+use serve::metrics::{DropReason, Held, LaneErrors, LiveGuard, PacketMeter, Segment};
 use tokio::time::Instant;
 
 use crate::backends::{AgentStats, LaneTraffic, Registration};
@@ -28,6 +28,7 @@ pub(crate) struct LinkMeter {
     /// This stream's part of the agent's waiting bytes.
     waiting: usize,
     traffic: SharedTraffic,
+    errors: LaneErrors,
     /// A full stream pauses many times a second.
     logs: LogLimit,
 }
@@ -37,7 +38,7 @@ impl LinkMeter {
         metrics: &Metrics,
         agent_id: Arc<str>,
         registration: &Registration<L>,
-        traffic: SharedTraffic,
+        (traffic, errors): (SharedTraffic, LaneErrors),
     ) -> Self {
         LinkMeter {
             metrics: metrics.clone(),
@@ -51,6 +52,7 @@ impl LinkMeter {
             connections: (0, 0),
             waiting: 0,
             traffic,
+            errors,
             logs: LogLimit::default(),
         }
     }
@@ -114,10 +116,14 @@ impl driver::Meter for LinkMeter {
     }
 
     fn receive_error(&self, error: &WireError) {
-        self.metrics.stream_error(Segment::FromAgent, error.code, None);
+        if self.errors.counts() {
+            self.metrics.stream_error(Segment::FromAgent, error.code, None);
+        }
     }
 
     fn send_error(&self, error: &WireError, kind: PacketKind) {
-        self.metrics.stream_error(Segment::ToAgent, error.code, Some(kind));
+        if self.errors.counts() {
+            self.metrics.stream_error(Segment::ToAgent, error.code, Some(kind));
+        }
     }
 }

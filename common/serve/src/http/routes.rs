@@ -7,8 +7,10 @@ use std::pin::Pin;
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue, LOCATION};
-use http::{HeaderMap, StatusCode};
+use http::header::{
+    ACCEPT_ENCODING, CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderName, HeaderValue, LOCATION,
+};
+use http::{HeaderMap, StatusCode, Version};
 use http_body_util::Full;
 
 /// A complete answer.
@@ -51,6 +53,9 @@ impl Routes {
 
     /// The answer to a request.
     pub(super) async fn answer(&self, request: &Request) -> Response {
+        if request.version == Version::HTTP_11 && !request.headers.contains_key(HOST) {
+            return no_host();
+        }
         let wanted = request.uri.path();
         let exact = self.table.iter().find(|(path, _)| *path == wanted);
         let below = || self.table.iter().find(|(path, _)| path.ends_with('/') && wanted.starts_with(path));
@@ -101,6 +106,13 @@ pub(super) fn error(status: StatusCode, body: impl Into<Bytes>) -> Response {
     const NO_SNIFF: HeaderName = HeaderName::from_static("x-content-type-options");
     let mut response = text(status, body);
     response.headers_mut().insert(NO_SNIFF, HeaderValue::from_static("nosniff"));
+    response
+}
+
+/// HTTP/1.1 requires the field `Host`. The answer is Go's.
+fn no_host() -> Response {
+    let mut response = text(StatusCode::BAD_REQUEST, "400 Bad Request: missing required Host header");
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     response
 }
 
