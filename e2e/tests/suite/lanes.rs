@@ -10,7 +10,7 @@ use e2e::balancer::Balancer;
 use e2e::endpoints::Endpoint;
 use e2e::exchange::{echo, echoed, works};
 use e2e::frontend::{Conn, Mode};
-use e2e::metrics::{AGENT, SERVER, Scrape};
+use e2e::metrics::Scrape;
 use e2e::pair::{FRONTS, Front, Pair, Setup};
 use e2e::payload::Payload;
 use e2e::sockets::connections;
@@ -205,26 +205,6 @@ async fn bulk_and_small_exchanges_take_different_lanes() -> Result<()> {
 }
 
 /// A Go server, or a native one of an earlier version, answers without the capability.
-/// As in Go, where an agent has one stream.
-#[tokio::test]
-async fn lanes_that_are_lost_together_are_one_stream_error() -> Result<()> {
-    let mut pair = Setup::grpc().agent_arg("--lanes=4").start().await?;
-    for losses in [1.0, 2.0] {
-        pair.wait_lanes(4, DEADLINE).await?;
-        pair.server_mut().process.kill()?;
-        let seen = pair.agent().wait_metric("open_server_connections", &[], 0.0).await?;
-        for name in ["stream_errors_total", "server_connection_failure_count"] {
-            assert_eq!(seen.sum(&format!("{AGENT}{name}"), &[]), Some(losses), "{name}");
-        }
-        pair.server_mut().process.restart()?;
-    }
-    pair.wait_lanes(4, DEADLINE).await?;
-    pair.agent_mut().process.kill()?;
-    let seen = pair.server().wait_metric("grpc_connections", &[("service_method", "Connect")], 0.0).await?;
-    assert_eq!(seen.sum(&format!("{SERVER}stream_errors_total"), &[("segment", "from_agent")]), Some(1.0));
-    Ok(())
-}
-
 #[tokio::test]
 async fn server_without_lanes_gets_one_stream() -> Result<()> {
     let pair = Setup::grpc().agents(0).agent_arg("--lanes=2").start().await?;

@@ -12,7 +12,7 @@ use flags::GoDuration;
 use grpc::live_streams::{LiveStreams, StreamName};
 use net::tls::unix_now;
 use serve::logs::{LogLimit, Peer, shown_error};
-use serve::metrics::{LaneErrors, LiveGuard};
+use serve::metrics::LiveGuard;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
@@ -73,7 +73,6 @@ struct Stream {
     /// Counts the server as open or, once another stream has replaced this one, the stream as retiring. The lanes to a server
     /// share one.
     counted: Arc<LiveGuard>,
-    errors: LaneErrors,
 }
 
 /// The set of streams to servers.
@@ -390,12 +389,6 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
         let (links, name) = (Arc::clone(&self.links), Arc::clone(&server_id));
         let (drain, retire) = (drain.child_token(), CancellationToken::new());
         let server_changes = self.server_changes.0.clone();
-        let is_lane = |other: &&Stream| other.server_id == server_id && !other.retire.is_cancelled();
-        let (counted, errors) = match self.streams.values().find(is_lane) {
-            Some(lane) => (Arc::clone(&lane.counted), lane.errors.clone()),
-            None => (Arc::new(self.metrics.server_connections.enter()), LaneErrors::default()),
-        };
-        errors.opened();
         let control = LinkControl {
             drain: drain.clone(),
             retire: retire.clone(),
@@ -404,11 +397,14 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             observer: Arc::new(move |state| {
                 let _ = server_changes.send((id, state));
             }),
-            errors: errors.clone(),
         };
         let task = self.running.spawn(async move { links.run(name, stream, control).await });
-        let stream = Stream { id, number, server_id, drain, retire, presented, counted, errors };
-        self.streams.insert(task.id(), stream);
+        let is_lane = |other: &&Stream| other.server_id == server_id && !other.retire.is_cancelled();
+        let counted = match self.streams.values().find(is_lane) {
+            Some(lane) => Arc::clone(&lane.counted),
+            None => Arc::new(self.metrics.server_connections.enter()),
+        };
+        self.streams.insert(task.id(), Stream { id, number, server_id, drain, retire, presented, counted });
     }
 
     fn ended(&mut self, ended: Result<(Id, LinkEnd), JoinError>) {

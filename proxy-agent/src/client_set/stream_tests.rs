@@ -9,7 +9,7 @@ use driver::Bounds;
 use grpc::{Incoming, Keepalive, Request, ServerSettings, Wire, connect, serve_connection};
 use http::HeaderMap;
 use mux::{DialId, Packet};
-use serve::metrics::{LaneErrors, Registry};
+use serve::metrics::Registry;
 use tokio::io::{copy_bidirectional, duplex};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -76,7 +76,6 @@ impl Stream {
             retire: CancellationToken::new(),
             stop: CancellationToken::new(),
             observer: Arc::new(|_| ()),
-            errors: LaneErrors::default(),
         };
         let stream = GrpcStream {
             wire: connected.stream,

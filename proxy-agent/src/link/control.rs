@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use serve::metrics::LaneErrors;
 use tokio_util::sync::CancellationToken;
 
 /// What a stream shows about its server.
@@ -34,6 +33,4 @@ pub struct LinkControl {
     pub stop: CancellationToken,
     /// Called at each change.
     pub observer: ServerObserver,
-    /// The lanes to a server share one.
-    pub errors: LaneErrors,
 }

@@ -3,7 +3,7 @@
 use driver::{SharedTraffic, Traffic};
 use grpc::WireError;
 use mux::{Cause, Dropped, PacketKind};
-use serve::metrics::{DropReason, Held, LaneErrors, PacketMeter};
+use serve::metrics::{DropReason, Held, PacketMeter};
 
 use crate::metrics::{Direction, Metrics};
 
@@ -14,18 +14,16 @@ pub(crate) struct LinkMeter {
     to_server: PacketMeter,
     queued: Held,
     traffic: SharedTraffic,
-    errors: LaneErrors,
 }
 
 impl LinkMeter {
-    pub(crate) fn new(metrics: &Metrics, traffic: SharedTraffic, errors: LaneErrors) -> Self {
+    pub(crate) fn new(metrics: &Metrics, traffic: SharedTraffic) -> Self {
         LinkMeter {
             metrics: metrics.clone(),
             from_server: metrics.packets(Direction::FromServer),
             to_server: metrics.packets(Direction::ToServer),
             queued: metrics.queued_bytes.hold(),
             traffic,
-            errors,
         }
     }
 }
@@ -69,14 +67,10 @@ impl driver::Meter for LinkMeter {
     }
 
     fn receive_error(&self, error: &WireError) {
-        if self.errors.counts() {
-            self.metrics.stream_error(Direction::FromServer, error.code, None);
-        }
+        self.metrics.stream_error(Direction::FromServer, error.code, None);
     }
 
     fn send_error(&self, error: &WireError, kind: PacketKind) {
-        if self.errors.counts() {
-            self.metrics.stream_error(Direction::ToServer, error.code, Some(kind));
-        }
+        self.metrics.stream_error(Direction::ToServer, error.code, Some(kind));
     }
 }

@@ -84,7 +84,7 @@ impl<R: Resolve> Links<R> {
         let agent_id = Arc::clone(&self.agent_id);
         tracing::info!(target: "v2", serverID = %Peer(&server_id), agentID = %agent_id, "Start serving");
         let (link, reports) = OpenLink::new(Arc::clone(&server_id), origin, native, control.drain.clone());
-        let meter = LinkMeter::new(&self.metrics, link.traffic.clone(), control.errors.clone());
+        let meter = LinkMeter::new(&self.metrics, link.traffic.clone());
         let _open = self.open.enter(link);
         let server = Server { id: server_id, agent_id, native, beyond };
         let handler = AgentLinkHandler::new(self, server, control, reports);

@@ -13,7 +13,7 @@ use grpc::{Code, Keepalive, Request, WireStream};
 use http::{HeaderMap, HeaderValue};
 use mux::{Negotiated, Server};
 use serve::logs::Peer;
-use serve::metrics::{LaneErrors, LiveGuard};
+use serve::metrics::LiveGuard;
 use tokio::task::coop::unconstrained;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
@@ -197,16 +197,14 @@ impl AgentService {
             process: offer.lanes,
             handle: handle.clone(),
         };
-        let lanes = self.backends.lanes_beside(&backend);
-        let lane = lanes.iter().find_map(|lane| Some((lane.counted.upgrade()?, lane.errors.clone())));
-        let (counted, errors) = lane.unwrap_or_else(|| (Arc::new(open), LaneErrors::default()));
-        errors.opened();
-        (backend.handle.counted, backend.handle.errors) = (Arc::downgrade(&counted), errors.clone());
+        let lane = self.backends.lanes_beside(&backend).iter().find_map(|lane| lane.counted.upgrade());
+        let counted = lane.unwrap_or_else(|| Arc::new(open));
+        backend.handle.counted = Arc::downgrade(&counted);
         let registration = self.backends.register(backend).map_err(|error| {
             full(RefusedConnect::Registration, format!("agent ID {}: {error}", Peer(&agent_id)))
         })?;
         let (id, traffic) = (registration.id, handle.facts.traffic.clone());
-        let meter = LinkMeter::new(&self.metrics, Arc::clone(&agent_id), &registration, (traffic, errors));
+        let meter = LinkMeter::new(&self.metrics, Arc::clone(&agent_id), &registration, traffic);
         let observer = Observer {
             backends: self.backends.clone(),
             metrics: self.metrics.clone(),

@@ -12,7 +12,7 @@ use driver::{LiveConnection, LocalIo, SharedTraffic};
 use grpc::KeepaliveHandle;
 use grpc::live_streams::{LiveStreams, StreamName};
 use mux::{ConnKey, ConnectId, TraceContext};
-use serve::metrics::{LaneErrors, LiveGuard};
+use serve::metrics::LiveGuard;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::dial::DialFailure;
@@ -66,8 +66,6 @@ pub struct LinkHandle {
     pub(crate) address: IpAddr,
     /// Counts the stream; the lanes of an agent process share one. Only their tasks keep it.
     pub(crate) counted: Weak<LiveGuard>,
-    /// The lanes of an agent process share one.
-    pub(crate) errors: LaneErrors,
     /// Whether the agent takes the trace context of a dial.
     pub(crate) traces: bool,
     /// Facts that do not change.
@@ -99,16 +97,8 @@ impl LinkHandle {
     /// A handle, and the command queue for the link's task.
     pub(crate) fn new() -> (Self, Commands) {
         let (commands, queue) = mpsc::unbounded_channel();
-        let handle = LinkHandle {
-            commands,
-            tokens: Arc::default(),
-            address: Ipv4Addr::UNSPECIFIED.into(),
-            counted: Weak::new(),
-            errors: LaneErrors::default(),
-            traces: false,
-            facts: Arc::default(),
-        };
-        (handle, queue)
+        let (address, counted, facts) = (Ipv4Addr::UNSPECIFIED.into(), Weak::new(), Arc::default());
+        (LinkHandle { commands, tokens: Arc::default(), address, counted, traces: false, facts }, queue)
     }
 
     /// Sends a DIAL_REQ on this link. A native agent is told the trace.

@@ -6,7 +6,7 @@ use driver::{SharedTraffic, Traffic};
 use grpc::WireError;
 use mux::{Cause, Dropped, PacketKind};
 use serve::logs::{LogLimit, Peer};
-use serve::metrics::{DropReason, Held, LaneErrors, LiveGuard, PacketMeter, Segment};
+use serve::metrics::{DropReason, Held, LiveGuard, PacketMeter, Segment};
 use tokio::time::Instant;
 
 use crate::backends::{AgentStats, LaneTraffic, Registration};
@@ -28,7 +28,6 @@ pub(crate) struct LinkMeter {
     /// This stream's part of the agent's waiting bytes.
     waiting: usize,
     traffic: SharedTraffic,
-    errors: LaneErrors,
     /// A full stream pauses many times a second.
     logs: LogLimit,
 }
@@ -38,7 +37,7 @@ impl LinkMeter {
         metrics: &Metrics,
         agent_id: Arc<str>,
         registration: &Registration<L>,
-        (traffic, errors): (SharedTraffic, LaneErrors),
+        traffic: SharedTraffic,
     ) -> Self {
         LinkMeter {
             metrics: metrics.clone(),
@@ -52,7 +51,6 @@ impl LinkMeter {
             connections: (0, 0),
             waiting: 0,
             traffic,
-            errors,
             logs: LogLimit::default(),
         }
     }
@@ -116,14 +114,10 @@ impl driver::Meter for LinkMeter {
     }
 
     fn receive_error(&self, error: &WireError) {
-        if self.errors.counts() {
-            self.metrics.stream_error(Segment::FromAgent, error.code, None);
-        }
+        self.metrics.stream_error(Segment::FromAgent, error.code, None);
     }
 
     fn send_error(&self, error: &WireError, kind: PacketKind) {
-        if self.errors.counts() {
-            self.metrics.stream_error(Segment::ToAgent, error.code, Some(kind));
-        }
+        self.metrics.stream_error(Segment::ToAgent, error.code, Some(kind));
     }
 }

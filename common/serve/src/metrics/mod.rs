@@ -32,7 +32,7 @@ pub use lazy::Lazy;
 pub use losses::{DropReason, Drops, Resets};
 pub use process::ProcessCollector;
 pub use program::{PayloadBytes, Tasks, count_panics, register_build_info};
-pub use streams::{LaneErrors, PacketMeter, Segment, StreamErrors, StreamPackets};
+pub use streams::{PacketMeter, Segment, StreamErrors, StreamPackets};
 
 /// The `Content-Type` of [`Exposition::scrape`], as Go's promhttp sends it to a client without preferences.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";

@@ -1,6 +1,5 @@
 //! The two families of both programs: packets by segment and type, and stream errors by segment, code and type.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use mux::PacketKind;
@@ -106,23 +105,6 @@ impl StreamErrors {
     /// `None` for an error while receiving. An orderly end of a stream is no error.
     pub fn count(&self, segment: Segment, code: &'static str, packet: Option<PacketKind>) {
         self.0.get_or_create(&(Code(code), (PacketType(packet), segment))).inc();
-    }
-}
-
-/// Which errors of the lanes between an agent and a server count in `stream_errors_total`: those of the one stream that Go has, so
-/// lanes that are lost together count once. The lanes share one.
-#[derive(Debug, Clone, Default)]
-pub struct LaneErrors(Arc<AtomicBool>);
-
-impl LaneErrors {
-    /// A lane was opened: the next error counts again.
-    pub fn opened(&self) {
-        self.0.store(false, Ordering::Relaxed);
-    }
-
-    /// Whether this error counts.
-    pub fn counts(&self) -> bool {
-        !self.0.swap(true, Ordering::Relaxed)
     }
 }
 
