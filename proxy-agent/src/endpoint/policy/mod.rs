@@ -64,12 +64,11 @@ const CLOUD_METADATA: [IpAddr; 17] = [
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42)),
 ];
 
-/// NAT64's well-known prefix (RFC 6052).
-const NAT64: Ipv6Net = Ipv6Net::new_assert(Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0), 96);
-/// The network for NAT64 prefixes of a site, which have 48, 56, 64 or 96 bits (RFC 8215).
-const NAT64_OF_SITES: Ipv6Net = Ipv6Net::new_assert(Ipv6Addr::new(0x64, 0xff9b, 1, 0, 0, 0, 0, 0), 48);
-/// 6to4 (RFC 3056).
-const SIX_TO_FOUR: Ipv6Net = Ipv6Net::new_assert(Ipv6Addr::new(0x2002, 0, 0, 0, 0, 0, 0, 0), 16);
+/// NAT64 maps IPv4 addresses into the first network (RFC 6052), or into a /96 of the second (RFC 8215).
+const NAT64: [Ipv6Net; 2] = [
+    Ipv6Net::new_assert(Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0), 96),
+    Ipv6Net::new_assert(Ipv6Addr::new(0x64, 0xff9b, 1, 0, 0, 0, 0, 0), 48),
+];
 
 /// Why a destination is denied. `Display` is the end of a DIAL_RSP's error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -112,11 +111,12 @@ impl DestinationPolicy {
     /// Why the destination is denied.
     pub fn check(&self, name: Option<&str>, destination: SocketAddr) -> Result<(), Denied> {
         let (ip, port) = (destination.ip().to_canonical(), destination.port());
-        let embedded = embedded(ip);
-        self.check_host_only(ip, port)?;
-        embedded.iter().try_for_each(|ip| self.check_host_only(*ip, port))?;
+        let behind = behind_nat64(ip);
+        for ip in [Some(ip), behind].into_iter().flatten() {
+            self.check_host_only(ip, port)?;
+        }
         let denies = |rule: &DestinationRule| {
-            rule.matches(name, ip, port) || embedded.iter().any(|ip| rule.matches(None, *ip, port))
+            rule.matches(name, ip, port) || behind.is_some_and(|ip| rule.matches(None, ip, port))
         };
         if self.deny.iter().any(denies) {
             return Err(Denied::Listed);
@@ -140,25 +140,16 @@ impl DestinationPolicy {
     }
 }
 
-/// The IPv4 addresses that gateways may derive from this address. The length of a site's NAT64 prefix is unknown, so there is one
-/// for each length. Octet 8 belongs to none (RFC 6052).
-fn embedded(ip: IpAddr) -> Vec<IpAddr> {
-    let IpAddr::V6(ip) = ip else { return Vec::new() };
-    let [_, _, a, b, c, d, e, f, _, g, h, i, j, k, l, m] = ip.octets();
-    let last = [j, k, l, m];
-    let found: &[[u8; 4]] = match ip {
-        _ if NAT64.contains(&ip) => &[last],
-        _ if NAT64_OF_SITES.contains(&ip) => &[[e, f, g, h], [f, g, h, i], [g, h, i, j], last],
-        _ if SIX_TO_FOUR.contains(&ip) => &[[a, b, c, d]],
-        _ => &[],
-    };
-    found.iter().map(|octets| IpAddr::from(*octets)).collect()
+/// The IPv4 address that a NAT64 gateway derives from this address: its last 32 bits.
+fn behind_nat64(ip: IpAddr) -> Option<IpAddr> {
+    let IpAddr::V6(ip) = ip else { return None };
+    let [.., high, low] = ip.segments();
+    let mapped = NAT64.iter().any(|network| network.contains(&ip));
+    mapped.then(|| Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)).into())
 }
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
     #[test]
@@ -169,10 +160,6 @@ mod tests {
             ("[::ffff:169.254.169.254]:80", true),
             ("[64:ff9b::169.254.169.254]:80", true),
             ("[64:ff9b:1::169.254.169.254]:80", true),
-            ("[64:ff9b:1:a9fe:a9:fe00::]:80", true),
-            ("[64:ff9b:1:1a9:fe:a9fe::]:80", true),
-            ("[64:ff9b:1:1:a9:fea9:fe00:0]:80", true),
-            ("[2002:a9fe:a9fe::1]:80", true),
             ("[fd00:ec2::254]:80", true),
             ("[fd00:ec2::254%3]:80", true),
             ("[fd20:ce::254]:80", true),
@@ -198,10 +185,6 @@ mod tests {
             ("169.255.0.0:80", false),
             ("[fec0::1]:80", false),
             ("10.0.0.1:10250", false),
-            ("[64:ff9b:1::10.0.0.1]:10250", false),
-            ("[64:ff9b::10.0.0.1]:10250", false),
-            ("[2002:a00:1::1]:10250", false),
-            ("[2003:a9fe:a9fe::1]:80", false),
         ];
         let (default, open) = (DestinationPolicy::default(), DestinationPolicy::unrestricted());
         let allowing = DestinationPolicy { cloud_metadata: true, ..DestinationPolicy::default() };
@@ -260,31 +243,6 @@ mod tests {
         }
         let denied = policy(&["169.254.20.10"], &["169.254.20.10"]);
         assert_eq!(denied.check(None, "169.254.20.10:53".parse().unwrap()), Err(Denied::Listed));
-    }
-
-    proptest! {
-        #[test]
-        fn link_local_address_is_denied_within_each_ipv6_prefix(
-            host in any::<u16>(),
-            other in any::<u128>(),
-            prefix in prop_oneof![Just(16), Just(48), Just(56), Just(64), Just(96)],
-        ) {
-            let v4 = Ipv4Addr::from_bits(0xa9fe << 16 | u32::from(host));
-            let network = if prefix == 16 { 0x2002_u128 << 112 } else { 0x64_ff9b_0001_u128 << 80 };
-            let mut bits = network | other & u128::MAX >> (if prefix == 16 { 16 } else { 48 });
-            // RFC 6052: the address follows the prefix, and leaves out bits 64 to 71. RFC 3056 has no such gap.
-            for bit in 0..32 {
-                let at = prefix + bit;
-                let at = if (48..=64).contains(&prefix) && at >= 64 { at + 8 } else { at };
-                let mask = 1 << (127 - at);
-                bits = bits & !mask | if v4.to_bits() >> (31 - bit) & 1 == 1 { mask } else { 0 };
-            }
-            let destination = SocketAddr::new(Ipv6Addr::from_bits(bits).into(), 80);
-            prop_assert!(DestinationPolicy::default().check(None, destination).is_err(), "{}", destination);
-            let denied = policy(&[&v4.to_string()], &[]);
-            let open = DestinationPolicy { cloud_metadata: true, ..denied };
-            prop_assert_eq!(open.check(None, destination), Err(Denied::Listed));
-        }
     }
 
     fn policy(deny: &[&str], allow: &[&str]) -> DestinationPolicy {
