@@ -216,12 +216,15 @@ impl KeepaliveHandle {
     /// Records the RTT of a ping. It counts for [`Self::rtt`] only if a measurement was requested, which frontends do not.
     pub(super) fn sampled(&self, took: Duration) {
         self.last_rtt.store(nanos(took), Ordering::Relaxed);
+        let measuring =
+            self.state.lock().measurement.as_ref().is_some_and(|measurement| measurement.left > 0);
+        let between_kernels = || self.kernel.get()?.look()?.min_rtt;
+        let by_kernels = if measuring && needs_wide_window(took) { between_kernels() } else { None };
         let mut state = self.state.lock();
         let Some(measurement) = &mut state.measurement else { return };
         measurement.lowest = measurement.lowest.min(took);
         let lowest = measurement.lowest;
-        let between_kernels = || self.kernel.get()?.look()?.min_rtt;
-        if !needs_wide_window(lowest) || between_kernels().is_some_and(|rtt| rtt >= lowest / 2) {
+        if !needs_wide_window(lowest) || by_kernels.is_some_and(|rtt| rtt >= lowest / 2) {
             measurement.left = 0;
         }
         if measurement.left == 0 {
@@ -258,7 +261,7 @@ impl KeepaliveHandle {
                 measurement.next = now + SAMPLE_EVERY;
                 probe = true;
             }
-            next_sample = Some(measurement.next);
+            next_sample = (measurement.left > 0).then_some(measurement.next);
         }
         let superseded = std::mem::take(&mut state.superseded);
         let State { keepalive, lost_by_peer, .. } = *state;

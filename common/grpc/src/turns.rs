@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::yield_now;
 use tokio::time::Instant;
@@ -92,12 +92,19 @@ impl Turn {
         };
     }
 
-    /// Wakes the task for its next turn, after the other tasks that are ready and those whose sockets are.
+    /// Wakes the task for its next turn, after the other tasks that are ready. On one thread the sockets are polled first, too; on
+    /// several, tokio would do that on this thread only, while the others could not take the turn.
     fn poll_next_turn(&mut self, cx: &mut Context<'_>) {
         if let (Busy::Waits, Some(turns)) = (&self.busy, &mut self.turns) {
             let Poll::Ready(permit) = turns.poll_acquire(cx) else { return };
             self.busy = permit.map_or(Busy::No, Busy::Next);
-            let _ = pin!(yield_now()).poll(cx);
+            let on_one_thread = Handle::try_current()
+                .is_ok_and(|handle| handle.runtime_flavor() == RuntimeFlavor::CurrentThread);
+            if on_one_thread {
+                let _ = pin!(yield_now()).poll(cx);
+            } else {
+                cx.waker().wake_by_ref();
+            }
         }
     }
 }

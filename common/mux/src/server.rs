@@ -193,8 +193,7 @@ impl<P: Payload> Link<Server, P> {
         self.unregister(key);
         self.arm(key, None);
         let cause = (!error.is_empty()).then_some(Cause::Peer(error));
-        let ended = self.table.get(key).is_some_and(|conn| conn.state.peer_has_just_ended());
-        let patient = ended && cause.is_none();
+        let patient = cause.is_none() && self.table.get(key).is_some_and(Conn::is_open);
         match self.phase(key) {
             Some(Phase::Tombstone) => self.remove(key),
             _ => self.flush(now, key, cause, false),

@@ -116,7 +116,7 @@ impl DialFailure {
         }
     }
 
-    /// Logs a failed dial, in the Go server's words; dials that a limit refused once a minute for each limit. The frontend logs
+    /// Logs a failed dial, in the Go server's words; dials that a limit refused once a minute for each limit and agent. The frontend logs
     /// that there is no agent.
     pub(super) fn log(&self, target: &Target, stages: &DialStages, limited: &LogLimit) {
         let (message, limit) = match self {
@@ -129,7 +129,7 @@ impl DialFailure {
             DialFailure::Full => (NOT_SENT, Some("connections")),
             DialFailure::NoMemory => (NOT_SENT, Some("memory")),
         };
-        let suppressed = limit.map(|limit| limited.due_for(limit, ()));
+        let suppressed = limit.map(|limit| limited.due_for(limit, stages.agent.as_deref()));
         if suppressed == Some(None) {
             return;
         }

@@ -188,17 +188,6 @@ impl State {
         self.last_activity().is_some()
     }
 
-    /// Whether a close in order that arrives now follows the end of the peer's source at once. A peer whose FIN has no answer
-    /// closes only after it has waited for our local end.
-    pub(crate) fn peer_has_just_ended(&self) -> bool {
-        match &self.inner {
-            Inner::Open { local, remote } => {
-                *remote == Remote::Sending || matches!(local, Local::FinSent { .. })
-            }
-            _ => false,
-        }
-    }
-
     /// When the peer was last active, since our FIN.
     pub(super) fn last_activity(&self) -> Option<Time> {
         match &self.inner {

@@ -109,7 +109,7 @@ pub(super) fn error(status: StatusCode, body: impl Into<Bytes>) -> Response {
     response
 }
 
-/// HTTP/1.1 requires the field `Host`. The answer is Go's.
+/// HTTP/1.1 requires the field `Host`. The answer is Go's to a request without it.
 fn no_host() -> Response {
     let mut response = text(StatusCode::BAD_REQUEST, "400 Bad Request: missing required Host header");
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));

@@ -22,7 +22,7 @@ use crate::frontend::connection_log::ConnectionLog;
 const LARGEST_READ: usize = 128 * 1024;
 /// Time limit for the last bytes before an end to leave our own buffer (a TLS session's). Then the socket is reset.
 const CLOSE_WITHIN: Duration = Duration::from_secs(10);
-/// The same before an orderly end, where the client may pause as long as with bytes that the link holds.
+/// The same after the endpoint's own end, where the client may pause as long as with bytes that the link holds.
 const FLUSH_WITHIN: Duration = Duration::from_secs(600);
 /// Interval of the checks whether a client has gone while the link takes no bytes from it.
 const LOOK_AFTER: Duration = Duration::from_secs(10);
@@ -192,7 +192,10 @@ impl<S: Socket> LocalIo for SocketIo<S> {
     ) -> Poll<()> {
         self.log.ended(close_reason);
         match close_reason {
-            CloseReason::Flushed => self.poll_close(cx, allowance, FLUSH_WITHIN, S::poll_shutdown),
+            CloseReason::Flushed => {
+                let within = if let State::Eof = self.state { CLOSE_WITHIN } else { FLUSH_WITHIN };
+                self.poll_close(cx, allowance, within, S::poll_shutdown)
+            }
             CloseReason::Broken(cause) if S::CUT_BY_CLOSE || was_given_up(cause) => {
                 self.socket.abort();
                 self.log.end_written(Duration::ZERO);
