@@ -35,7 +35,7 @@ pub const UNRESPONSIVE_AFTER: Duration = Duration::from_millis(2_500);
 pub(super) const EVIDENT_AFTER: Duration = Duration::from_secs(1);
 
 /// The time between the pings of a measurement: a busy machine delays those of one moment alike.
-const SAMPLE_EVERY: Duration = Duration::from_millis(250);
+const SAMPLE_EVERY: Duration = Duration::from_millis(100);
 
 /// When idle peers are pinged, and how long they may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
