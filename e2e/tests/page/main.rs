@@ -87,17 +87,20 @@ async fn page_is_used_by_keyboard() -> Result<()> {
         let outline = "return getComputedStyle(document.activeElement).outlineStyle";
         assert_eq!(browser.run(outline).await?, "solid", "{name} shows that it has the focus");
         order.push(name.as_str().unwrap_or_default().to_owned());
-        if order.last().is_some_and(|name| name == "Failed") {
+        if order.last().is_some_and(|name| name == "Dials failed") {
             break;
         }
     }
     let heads: Vec<_> = order.iter().skip_while(|name| *name != "Agent").map(String::as_str).collect();
-    assert_eq!(heads, ["Agent", "State", "Connections", "Dials", "Failed"], "{order:?}");
+    assert_eq!(heads, ["Agent", "State", "Connections", "Dials ok", "Dials failed"], "{order:?}");
     assert!(order.iter().take(3).eq(["Apply", "Refresh", "Pause"]), "{order:?}");
     browser.press(&[ENTER]).await?;
     browser.wait("return location.search === '?sort=-dials_failed'").await?;
     let sorted = "const head = document.querySelector('#agents [aria-sort=descending]'); return head && head.innerText";
-    assert_eq!(browser.run(sorted).await?.as_str().map(|text| text.trim_end_matches(" ↓")), Some("Failed"));
+    assert_eq!(
+        browser.run(sorted).await?.as_str().map(|text| text.trim_end_matches(" ↓")),
+        Some("Dials failed")
+    );
     let first = "return [...document.querySelectorAll('#agents tbody tr')].map(row => Number(row.children[4].innerText))";
     let failed = browser.run(first).await?;
     assert_eq!(failed[0], 1, "the agent that fails is first: {failed}");

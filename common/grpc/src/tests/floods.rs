@@ -108,7 +108,7 @@ async fn limits_and_windows_are_announced() {
     let (client_io, mut server_io) = duplex(1 << 20);
     tokio::spawn(dial(client_io, HeaderMap::new()));
     let bytes = all_of(&mut server_io).await;
-    let pairs = [(2, 0), (4, 1 << 20), (5, 128 << 10), (6, 64 << 10)];
+    let pairs = [(2, 0), (4, 256 << 10), (5, 128 << 10), (6, 64 << 10)];
     assert_eq!(announced(bytes.strip_prefix(PREFACE).unwrap()), (pairs.into(), 64 << 20));
 }
 
@@ -129,7 +129,7 @@ async fn windows_widen_when_a_stream_is_accepted() {
     assert_eq!(announced(&all_of(&mut client_io).await).1, (1 << 16) - 1, "as long as it is under review");
     let _stream = request.accept(HeaderMap::new()).unwrap();
     let (settings, window) = announced(&all_of(&mut client_io).await);
-    assert_eq!((settings, window), ([(4, 1 << 20)].into(), 64 << 20));
+    assert_eq!((settings, window), ([(4, 256 << 10)].into(), 64 << 20));
 }
 
 /// The peer does not acknowledge the settings: its streams keep the windows that HTTP/2 begins with.

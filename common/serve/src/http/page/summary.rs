@@ -121,11 +121,12 @@ fn failures(view: &View<'_>) -> Option<Fault> {
         count => format!(", {} of them by {peer}", number(count)),
     });
     let most = most.unwrap_or_default();
+    // Most errors name the target.
+    let target = if last.error.contains(&last.target) { String::new() } else { format!("{}: ", last.target) };
     let text = format!(
-        "{} of {} in the last 15 minutes failed{most}. Last: {}: {}",
+        "{} of {} in the last 15 minutes failed{most}. Last: {target}{}",
         number(failed),
         count(all, "dial"),
-        last.target,
         last.error
     );
     Some(("warn", text, "#failures".to_owned()))
@@ -137,7 +138,7 @@ fn refused(view: &View<'_>) -> Option<Fault> {
     let what = if view.status.is_agent() {
         "An attempt to connect to a server failed".to_owned()
     } else {
-        format!("A peer was refused at the listener {}", last.listener)
+        format!("The listener \u{201c}{}\u{201d} refused a peer", last.listener)
     };
     let text = format!("{what}. Last: {}: {}", last.peer, last.error);
     Some(("warn", text, "#refused".to_owned()))
@@ -157,7 +158,7 @@ fn stalls(view: &View<'_>) -> Option<Fault> {
     })?;
     let query = longest_stalls();
     let text = format!(
-        "{} on this page: the {} takes no data. Longest: {} ({}), for {}",
+        "{} on this page: the {} takes no data. Longest: the connection to {} through {}, for {}",
         count(stalled.count() as u64, "stalled connection"),
         if view.status.is_agent() { "endpoint" } else { "client" },
         longest.target,
@@ -218,9 +219,9 @@ fn overview(html: &mut Html, view: &View<'_>) {
     };
     fact("Version", format!("{}{}", build.version, if build.fips { " (FIPS)" } else { "" }));
     fact("Running for", view.age(started).map(duration).unwrap_or_default());
-    fact("Dials since start", number(totals.dials));
-    fact("Failed", number(totals.failed_dials));
-    fact("Waiting", number(totals.pending_dials));
+    fact("Successful dials", number(totals.dials));
+    fact("Failed dials", number(totals.failed_dials));
+    fact("Waiting dials", number(totals.pending_dials));
     fact("Next certificate to expire", next_to_expire(view).unwrap_or_default());
     if let Some(kubernetes) = kubernetes {
         fact("Lease", kubernetes.lease.clone());
@@ -264,8 +265,9 @@ fn bar(html: &mut Html, class: &'static str, at: usize, count: u32, most: u32) {
     if count == 0 {
         return;
     }
-    let room = if class == "dials" { 27.0 } else { 11.0 };
-    let height = (f64::from(count) / f64::from(most) * room).max(1.5);
+    // A single failure among many dials must be seen.
+    let (room, least) = if class == "dials" { (27.0, 1.5) } else { (11.0, 4.0) };
+    let height = (f64::from(count) / f64::from(most) * room).max(least);
     let y = if class == "dials" { 28.0 - height } else { 28.0 };
     html.raw("<rect class=\"").raw(class).raw("\" x=\"").text(5 * at).raw("\" y=\"").text(format!("{y:.1}"));
     html.raw("\" width=\"4\" height=\"").text(format!("{height:.1}")).raw("\"/>");

@@ -137,7 +137,7 @@ fn healthy_server_says_so_in_words() {
             "|system:node:1|",
         ],
     );
-    holds(&page, &["Running for|2 h 6 min", "Dials since start|1,234", "12 ms", "5.0 MiB", "|upstream|"]);
+    holds(&page, &["Running for|2 h 6 min", "Successful dials|1,234", "12 ms", "5.0 MiB", "|upstream|"]);
     holds(&page, &["Next certificate to expire|in 364 d 12 h (--agents-cert)|"]);
     holds(&page, &["The last 15 minutes: 126 successful dials and 0 failed dials, at most 100 in 15 s"]);
     assert!(page.contains("<title>Ready - proxy-server server-1</title>"));
@@ -152,7 +152,7 @@ fn faults_are_named_with_links_to_their_rows() {
             "|1 of 3 agents is not ready: node-2 is ejected: its own failures stand out, returns in 20 s|",
             "|7 of 7 dials failed at node-2. Last: too many open files|",
             "|1 of 127 dials in the last 15 minutes failed, all by node-2. Last: 10.1.2.3:10250: connect: connection refused|",
-            "|1 stalled connection on this page: the client takes no data. Longest: 10.1.1.3:443 (node-3), for 12 s|",
+            "|1 stalled connection on this page: the client takes no data. Longest: the connection to 10.1.1.3:443 through node-3, for 12 s|",
             "|Changed certificate files of frontend cannot be used, the old ones stay in use: no END line|",
             "|The certificate of frontend expires in 3 d 12 h: --frontend-cert /pki/frontend.crt|",
             "|The certificate of kubeconfig expires in 19 d: ",
