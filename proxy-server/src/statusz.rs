@@ -245,16 +245,15 @@ mod tests {
                 let (told, own) = (Arc::clone(&told), handle.commands().clone());
                 tokio::spawn(async move {
                     while let Some(command) = commands.recv().await {
-                        match command {
+                        match *command {
                             Command::Report { skip, limit, reply } => {
                                 let rows = (skip..count(agent)).take(limit).map(|at| live(agent, at));
                                 let rows: Vec<_> = rows.collect();
                                 told.fetch_add(rows.len(), Ordering::Relaxed);
                                 let _ = reply.send(rows);
                             }
-                            Command::Dial(dial) => {
-                                let _ =
-                                    dial.reply.send(Ok(OpenConnection::new(key, ConnectId(1), own.clone())));
+                            Command::Dial { reply, .. } => {
+                                let _ = reply.send(Ok(OpenConnection::new(key, ConnectId(1), own.clone())));
                             }
                             _ => {}
                         }

@@ -191,20 +191,20 @@ fn opens_stream(head: &http::response::Parts) -> Result<bool, WireError> {
     Ok(true)
 }
 
-/// The task of a connection.
-async fn drive<IO>(
+/// The task of a connection. No `async fn`, because that would keep the arguments twice.
+fn drive<IO>(
     mut connection: Connection<Buffered<IO>, OutFrame>,
     flusher: Flusher<IO>,
     mut pinger: Pinger,
     linger: Arc<Linger>,
     goaway: GoAway,
-) -> Result<(), ConnectionError>
+) -> impl Future<Output = Result<(), ConnectionError>>
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
     // These streams must exist until the connection has ended.
     let mut lingering = Vec::new();
-    poll_fn(|cx| {
+    poll_fn(move |cx| {
         lingering.extend(linger.take(cx));
         lingering.retain_mut(|(_send, recv)| poll_to_end(recv, cx).is_pending());
         if let Poll::Ready(end) = Pin::new(&mut connection).poll(cx) {
@@ -220,5 +220,18 @@ where
             _ => Poll::Pending,
         }
     })
-    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn task_of_a_connection_keeps_its_arguments_once() {
+        fn sizes<A, B, C, D, E, Task>(_: fn(A, B, C, D, E) -> Task) -> (usize, usize) {
+            (size_of::<(A, B, C, D, E)>(), size_of::<Task>())
+        }
+        let (arguments, task) = sizes(drive::<tokio::io::DuplexStream>);
+        assert!(task < arguments + 256, "{task} bytes for {arguments} bytes of arguments");
+    }
 }

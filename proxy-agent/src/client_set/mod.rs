@@ -98,11 +98,11 @@ pub trait Connector: Send + Sync + 'static {
 pub trait LinkRunner<S>: Send + Sync + 'static {
     /// Runs until the stream and its connections have ended; controlled by `control`.
     fn run(
-        &self,
+        self: Arc<Self>,
         server_id: Arc<str>,
         stream: S,
         control: LinkControl,
-    ) -> impl Future<Output = LinkEnd> + Send;
+    ) -> impl Future<Output = LinkEnd> + Send + 'static;
 }
 
 /// A gRPC stream, and the connection that carries only this stream.
@@ -121,7 +121,7 @@ pub struct GrpcStream {
 }
 
 impl<R: Resolve> LinkRunner<GrpcStream> for Links<R> {
-    async fn run(&self, server_id: Arc<str>, stream: GrpcStream, control: LinkControl) -> LinkEnd {
+    async fn run(self: Arc<Self>, server_id: Arc<str>, stream: GrpcStream, control: LinkControl) -> LinkEnd {
         let (keepalive, going_away) =
             (Arc::clone(&stream.connection.keepalive), stream.connection.going_away.clone());
         let watch = watch_server(keepalive, going_away, control.clone());
@@ -129,7 +129,7 @@ impl<R: Resolve> LinkRunner<GrpcStream> for Links<R> {
         let keepalive = Some(Arc::clone(&stream.connection.keepalive));
         let origin = Origin { address: stream.address, keepalive };
         let (native, negotiated, stop) = (stream.native, stream.negotiated, control.stop.clone());
-        let end = Links::run(self, server_id, stream.wire, native, negotiated, origin, control).await;
+        let end = Links::run(&self, server_id, stream.wire, native, negotiated, origin, control).await;
         match end {
             LinkEnd::Stopped => {
                 let stopped = async {

@@ -386,7 +386,6 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
     ) {
         let ConnectedStream { server_id, presented, stream, .. } = connected;
         let presented = presented.map(|validity| PresentedCert::new(validity, rand::random::<f64>()));
-        let (links, name) = (Arc::clone(&self.links), Arc::clone(&server_id));
         let (drain, retire) = (drain.child_token(), CancellationToken::new());
         let server_changes = self.server_changes.0.clone();
         let control = LinkControl {
@@ -398,7 +397,8 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
                 let _ = server_changes.send((id, state));
             }),
         };
-        let task = self.running.spawn(async move { links.run(name, stream, control).await });
+        let run = Arc::clone(&self.links).run(Arc::clone(&server_id), stream, control);
+        let task = self.running.spawn(run);
         let is_lane = |other: &&Stream| other.server_id == server_id && !other.retire.is_cancelled();
         let counted = match self.streams.values().find(is_lane) {
             Some(lane) => Arc::clone(&lane.counted),

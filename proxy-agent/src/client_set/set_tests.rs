@@ -156,7 +156,7 @@ struct FakeLinks {
 }
 
 impl LinkRunner<FakeStream> for FakeLinks {
-    async fn run(&self, _server_id: Arc<str>, stream: FakeStream, control: LinkControl) -> LinkEnd {
+    async fn run(self: Arc<Self>, _server_id: Arc<str>, stream: FakeStream, control: LinkControl) -> LinkEnd {
         let before = self.live.lock().insert(stream.server.clone(), stream.lost.clone());
         let retired = self
             .controls

@@ -86,9 +86,10 @@ impl Stream {
         };
         let dialer = Dialer::to_servers(Arc::new(Panics), DIAL_LIMIT);
         let metrics = Metrics::new(&mut Registry::default());
-        let links = Links::new("agent", dialer, Bounds::new(1 << 20, None), metrics, Default::default());
+        let bounds = Bounds::new(1 << 20, None);
+        let links = Arc::new(Links::new("agent", dialer, bounds, metrics, Default::default()));
         let controlled = control.clone();
-        let run = tokio::spawn(async move { LinkRunner::run(&links, "s".into(), stream, controlled).await });
+        let run = tokio::spawn(LinkRunner::run(links, "s".into(), stream, controlled));
         Stream { path, wire, control, run }
     }
 

@@ -195,7 +195,8 @@ impl<R: Resolve> LinkHandler<Agent> for AgentLinkHandler<R> {
         while let Poll::Ready(Some(dialed)) = self.results.poll_recv(cx) {
             self.dialed(conns, *dialed);
         }
-        while let Poll::Ready(Some(ReportRequest { skip, limit, reply })) = self.reports.poll_recv(cx) {
+        while let Poll::Ready(Some(request)) = self.reports.poll_recv(cx) {
+            let ReportRequest { skip, limit, reply } = *request;
             let _ = reply.send(conns.live(now, skip, limit));
         }
         if self.drain.as_mut().is_some_and(|drain| drain.as_mut().poll(cx).is_ready()) {

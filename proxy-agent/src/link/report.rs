@@ -25,7 +25,8 @@ pub(super) struct ReportRequest {
     pub(super) reply: oneshot::Sender<Vec<LiveConnection>>,
 }
 
-pub(super) type ReportRequests = mpsc::UnboundedReceiver<ReportRequest>;
+/// The requests are boxed, because the queue of an idle link has room for 32.
+pub(super) type ReportRequests = mpsc::UnboundedReceiver<Box<ReportRequest>>;
 
 /// One open stream.
 #[derive(Debug)]
@@ -37,7 +38,7 @@ pub(crate) struct OpenLink {
     /// The server was asked for no new dials.
     pub(crate) drain: CancellationToken,
     pub(crate) traffic: SharedTraffic,
-    requests: mpsc::UnboundedSender<ReportRequest>,
+    requests: mpsc::UnboundedSender<Box<ReportRequest>>,
 }
 
 impl OpenLink {
@@ -60,7 +61,7 @@ impl OpenLink {
         limit: usize,
     ) -> impl Future<Output = Vec<LiveConnection>> + use<> {
         let (reply, answer) = oneshot::channel();
-        let _ = self.requests.send(ReportRequest { skip, limit, reply });
+        let _ = self.requests.send(Box::new(ReportRequest { skip, limit, reply }));
         async { answer.await.unwrap_or_default() }
     }
 

@@ -105,9 +105,8 @@ impl AgentService {
     ) -> impl Future<Output = ()> + Send {
         let start = Box::pin(Arc::clone(&self).start(request, Arc::clone(&peer), slot));
         async move {
-            if let Some(started) = start.await {
-                self.run(started, &peer).await;
-            }
+            let Some(mut started) = start.await else { return };
+            self.run(&mut started, &peer).await;
         }
     }
 
@@ -360,11 +359,11 @@ impl AgentService {
     }
 
     /// Runs the driver in this task; at shutdown, or when the agent's token is refused, ends the stream in order.
-    async fn run(&self, started: Started, peer: &AgentPeer) {
-        let Started { driver, handle, recheck, agent_id, began, _counted, _watch } = started;
+    async fn run(&self, started: &mut Started, peer: &AgentPeer) {
+        let Started { driver, handle, recheck, agent_id, began, .. } = started;
         let mut driver = unconstrained(driver);
         let refused = async {
-            match &recheck {
+            match recheck {
                 Some(recheck) => recheck.refused().await,
                 None => std::future::pending().await,
             }
@@ -377,14 +376,14 @@ impl AgentService {
             }
             why = refused => {
                 tracing::warn!(
-                    agentID = %Peer(&agent_id), why = %Peer(&why), "token refused, closing agent stream"
+                    agentID = %Peer(agent_id), why = %Peer(&why), "token refused, closing agent stream"
                 );
                 handle.finish();
                 driver.await
             }
         };
         self.metrics.backend_duration.observe(began.elapsed());
-        log_end(&end, &agent_id, peer, began.elapsed());
+        log_end(&end, agent_id, peer, began.elapsed());
     }
 }
 

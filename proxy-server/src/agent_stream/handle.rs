@@ -19,8 +19,14 @@ use crate::dial::DialFailure;
 
 /// A request to a link's task.
 pub(crate) enum Command {
-    /// Boxed, because the queue of an idle link has room for many commands.
-    Dial(Box<DialCommand>),
+    /// A request for a DIAL_REQ.
+    Dial {
+        token: u64,
+        protocol: String,
+        address: String,
+        trace: Option<TraceContext>,
+        reply: oneshot::Sender<DialReply>,
+    },
     CancelDial {
         token: u64,
     },
@@ -41,26 +47,18 @@ pub(crate) enum Command {
     Finish,
 }
 
-/// A request for a DIAL_REQ.
-pub(crate) struct DialCommand {
-    pub(crate) token: u64,
-    pub(crate) protocol: String,
-    pub(crate) address: String,
-    pub(crate) trace: Option<TraceContext>,
-    pub(crate) reply: oneshot::Sender<DialReply>,
-}
-
 /// A link's answer to a dial.
 pub(crate) type DialReply = Result<OpenConnection, DialFailure>;
 
-pub(crate) type Commands = mpsc::UnboundedReceiver<Command>;
+/// The commands are boxed, because the queue of an idle link has room for 32.
+pub(crate) type Commands = mpsc::UnboundedReceiver<Box<Command>>;
 
 /// A handle to one agent stream. Cheap to clone; does not keep the stream alive.
 ///
 /// The command queue has no limit of its own: each dial first takes a slot of the server's limits.
 #[derive(Debug, Clone)]
 pub struct LinkHandle {
-    commands: mpsc::UnboundedSender<Command>,
+    commands: mpsc::UnboundedSender<Box<Command>>,
     tokens: Arc<AtomicU64>,
     /// The agent's address.
     pub(crate) address: IpAddr,
@@ -101,20 +99,24 @@ impl LinkHandle {
         (LinkHandle { commands, tokens: Arc::default(), address, counted, traces: false, facts }, queue)
     }
 
+    /// Does nothing if the link's task has gone.
+    fn send(&self, command: Command) {
+        let _ = self.commands.send(Box::new(command));
+    }
+
     /// Sends a DIAL_REQ on this link. A native agent is told the trace.
     pub fn dial(&self, protocol: String, address: String, trace: Option<TraceContext>) -> PendingDial {
         let trace = trace.filter(|_| self.traces);
         let token = self.tokens.fetch_add(1, Ordering::Relaxed);
         let (reply, answer) = oneshot::channel();
         // If the link's task has gone, `reply` is dropped with the command, and the dial returns `LinkLost`.
-        let dial = Box::new(DialCommand { token, protocol, address, trace, reply });
-        let _ = self.commands.send(Command::Dial(dial));
+        self.send(Command::Dial { token, protocol, address, trace, reply });
         PendingDial { token, answer, commands: Some(self.commands.clone()) }
     }
 
     /// The agent has opened another stream: pings it on this one, which ends if it is half-open.
     pub fn supersede(&self) {
-        let _ = self.commands.send(Command::Supersede);
+        self.send(Command::Supersede);
     }
 
     /// The same agent has opened another stream and then had `live`: ends this one if the agent has lost it. The party must be the
@@ -135,22 +137,22 @@ impl LinkHandle {
         limit: usize,
     ) -> impl Future<Output = Vec<LiveConnection>> + use<> {
         let (reply, answer) = oneshot::channel();
-        let _ = self.commands.send(Command::Report { skip, limit, reply });
+        self.send(Command::Report { skip, limit, reply });
         async { answer.await.unwrap_or_default() }
     }
 
     /// Dials wait on another lane: pings the agent on this one, too. If the agent's program stands still, no lane answers.
     pub(crate) fn probe(&self) {
-        let _ = self.commands.send(Command::Probe);
+        self.send(Command::Probe);
     }
 
     /// Ends the stream in order: status OK, no GOAWAY (on a GOAWAY a Go agent drops every connection).
     pub fn finish(&self) {
-        let _ = self.commands.send(Command::Finish);
+        self.send(Command::Finish);
     }
 
     /// The channel on which the link's connections send their commands.
-    pub(crate) fn commands(&self) -> &mpsc::UnboundedSender<Command> {
+    pub(crate) fn commands(&self) -> &mpsc::UnboundedSender<Box<Command>> {
         &self.commands
     }
 }
@@ -160,7 +162,7 @@ impl LinkHandle {
 pub struct PendingDial {
     token: u64,
     answer: oneshot::Receiver<DialReply>,
-    commands: Option<mpsc::UnboundedSender<Command>>,
+    commands: Option<mpsc::UnboundedSender<Box<Command>>>,
 }
 
 impl Future for PendingDial {
@@ -176,7 +178,7 @@ impl Future for PendingDial {
 impl Drop for PendingDial {
     fn drop(&mut self) {
         if let Some(commands) = self.commands.take() {
-            let _ = commands.send(Command::CancelDial { token: self.token });
+            let _ = commands.send(Box::new(Command::CancelDial { token: self.token }));
         }
     }
 }
@@ -187,11 +189,11 @@ impl Drop for PendingDial {
 pub struct OpenConnection {
     key: ConnKey,
     id: ConnectId,
-    commands: Option<mpsc::UnboundedSender<Command>>,
+    commands: Option<mpsc::UnboundedSender<Box<Command>>>,
 }
 
 impl OpenConnection {
-    pub(crate) fn new(key: ConnKey, id: ConnectId, commands: mpsc::UnboundedSender<Command>) -> Self {
+    pub(crate) fn new(key: ConnKey, id: ConnectId, commands: mpsc::UnboundedSender<Box<Command>>) -> Self {
         OpenConnection { key, id, commands: Some(commands) }
     }
 
@@ -204,7 +206,7 @@ impl OpenConnection {
     /// meanwhile, the task ends the socket accordingly.
     pub fn attach(mut self, local: Box<dyn LocalIo>) {
         if let Some(commands) = self.commands.take() {
-            let _ = commands.send(Command::Attach { key: self.key, local });
+            let _ = commands.send(Box::new(Command::Attach { key: self.key, local }));
         }
     }
 }
@@ -212,7 +214,7 @@ impl OpenConnection {
 impl Drop for OpenConnection {
     fn drop(&mut self) {
         if let Some(commands) = self.commands.take() {
-            let _ = commands.send(Command::Abandon { key: self.key });
+            let _ = commands.send(Box::new(Command::Abandon { key: self.key }));
         }
     }
 }

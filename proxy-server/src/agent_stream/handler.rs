@@ -11,7 +11,7 @@ use tokio::sync::mpsc::WeakUnboundedSender;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::handle::{Command, Commands, DialCommand, DialReply, LinkHandle, OpenConnection};
+use super::handle::{Command, Commands, DialReply, LinkHandle, OpenConnection};
 use super::observer::{Established, Observer};
 use super::packet_probe::PacketProbe;
 use crate::dial::DialFailure;
@@ -36,7 +36,7 @@ struct PendingReply {
 pub(crate) struct ServerLinkHandler {
     commands: Commands,
     /// For the commands of connections; weak, so that only handles keep the link alive.
-    back: WeakUnboundedSender<Command>,
+    back: WeakUnboundedSender<Box<Command>>,
     by_token: HashMap<u64, ConnKey>,
     dials: HashMap<ConnKey, PendingReply>,
     established: HashMap<ConnKey, Established>,
@@ -77,8 +77,7 @@ impl ServerLinkHandler {
 
     fn carry_out(&mut self, conns: &mut Conns<Server>, now: Time, command: Command) {
         match command {
-            Command::Dial(dial) => {
-                let DialCommand { token, protocol, address, trace, reply } = *dial;
+            Command::Dial { token, protocol, address, trace, reply } => {
                 if self.lost {
                     let _ = reply.send(Err(DialFailure::LinkLost));
                     return;
@@ -156,7 +155,7 @@ impl LinkHandler<Server> for ServerLinkHandler {
     fn poll_commands(&mut self, cx: &mut Context<'_>, conns: &mut Conns<Server>, now: Time) -> Poll<()> {
         let mut left = COMMANDS_PER_TURN;
         while let Poll::Ready(Some(command)) = self.commands.poll_recv(cx) {
-            self.carry_out(conns, now, command);
+            self.carry_out(conns, now, *command);
             left -= 1;
             if left == 0 {
                 cx.waker().wake_by_ref();

@@ -99,8 +99,6 @@ async fn serve(
     let certificate = PeerIdentity::of(io.get_ref().1.peer_certificates());
     let peer = Arc::new(AgentPeer::new(address, certificate));
     let slot = Arc::new(AgentSlot::new(slot, agents));
-    // Boxed, because a task keeps several copies of what is moved into it.
-    let io = Box::new(Gathering::new(*io));
     let mut streams = JoinSet::new();
     let on_stream = |request: Request| {
         if let Some(kernel) = &kernel {
@@ -112,7 +110,7 @@ async fn serve(
         streams.spawn(Arc::clone(&service).serve(request, Arc::clone(&peer), Arc::clone(&slot)));
     };
     let served = tokio::select! {
-        served = serve_connection(io, &settings, on_stream) => served,
+        served = serve_connection(Gathering::new(io), &settings, on_stream) => served,
         () = slot.evicted() => return,
     };
     match served {

@@ -23,5 +23,5 @@ pub use listen::AgentListener;
 
 #[cfg(test)]
 pub(crate) mod testing {
-    pub(crate) use super::handle::{Command, DialCommand, DialReply};
+    pub(crate) use super::handle::{Command, DialReply};
 }

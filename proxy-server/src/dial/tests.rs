@@ -5,7 +5,7 @@ use serve::logs::{Logs, Options, Severity};
 use serve::metrics::{Exposition, Registry};
 
 use super::*;
-use crate::agent_stream::testing::{Command, DialCommand};
+use crate::agent_stream::testing::Command;
 use crate::backends::{
     Backend, Identifiers, OutlierMetrics, Registration, Selection, Strategy, keep_sweeping,
 };
@@ -31,9 +31,8 @@ fn link(script: Script, world: Arc<World>) -> LinkHandle {
     let (handle, mut commands) = LinkHandle::new();
     tokio::spawn(async move {
         while let Some(command) = commands.recv().await {
-            match command {
-                Command::Dial(dial) => {
-                    let DialCommand { protocol, address, mut reply, .. } = *dial;
+            match *command {
+                Command::Dial { protocol, address, mut reply, .. } => {
                     world.sent.lock().push(format!("{protocol} {address}"));
                     let script = script.clone();
                     tokio::spawn(async move {

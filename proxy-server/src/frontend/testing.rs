@@ -22,7 +22,7 @@ use tokio_util::task::TaskTracker;
 
 use super::connection_log::{ConnectionLog, Identity};
 use super::{Frontend, OpenGuard};
-use crate::agent_stream::testing::{Command, DialCommand, DialReply};
+use crate::agent_stream::testing::{Command, DialReply};
 use crate::agent_stream::{LinkHandle, OpenConnection};
 use crate::backends::{Backend, BackendManager, Identifiers, Strategy};
 use crate::dial::{DialFailure, Dialer, Target};
@@ -90,8 +90,7 @@ pub(super) fn dialer() -> (Dialer, mpsc::UnboundedReceiver<ScriptedDial>) {
     tokio::spawn(async move {
         let _registration = registration;
         while let Some(command) = commands.recv().await {
-            if let Command::Dial(dial) = command {
-                let DialCommand { protocol, address, reply, .. } = *dial;
+            if let Command::Dial { protocol, address, reply, .. } = *command {
                 let _gone =
                     sender.send(ScriptedDial { target: Target::new(protocol, address), answer: reply });
             }
@@ -109,7 +108,9 @@ impl ScriptedDial {
         let (report, attached) = oneshot::channel();
         let (connection, mut commands) = OpenConnection::detached();
         tokio::spawn(async move {
-            if let Some(Command::Attach { local: frontend, .. }) = commands.recv().await {
+            if let Some(Command::Attach { local: frontend, .. }) =
+                commands.recv().await.map(|command| *command)
+            {
                 let mut pump = Pump::new(frontend, local, ended);
                 poll_fn(|cx| pump.poll(cx)).await;
                 let read_end = pump.read_end;

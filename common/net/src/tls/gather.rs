@@ -45,6 +45,16 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Session for ClientStream<IO> {
     }
 }
 
+impl<S: Session> Session for Box<S> {
+    fn writer(&mut self) -> Writer<'_> {
+        (**self).writer()
+    }
+
+    fn limit(&mut self, bytes: usize) {
+        (**self).limit(bytes);
+    }
+}
+
 /// A TLS stream that sends when it is flushed, or when its buffer is full. Its handshake is complete.
 #[derive(Debug)]
 pub struct Gathering<S>(S);
