@@ -1,5 +1,6 @@
 //! Locates the programs under test: those in the environment, or the workspace's own, built if necessary.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -51,6 +52,15 @@ impl Program {
             self.variable()
         );
         Ok(path)
+    }
+
+    /// A script in `folder` that becomes this program with this limit of descriptors.
+    pub fn with_descriptors(self, folder: &Path, limit: usize) -> Result<PathBuf> {
+        let script = folder.join(self.file_name());
+        let text = format!("#!/bin/sh\nulimit -n {limit}\nexec '{}' \"$@\"\n", self.path()?.display());
+        std::fs::write(&script, text)?;
+        std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755))?;
+        Ok(script)
     }
 }
 

@@ -48,7 +48,7 @@ use crate::backends::{BackendManager, keep_sweeping};
 use crate::dial::Dialer;
 use crate::frontend::Protocol;
 use crate::leases::LeaseController;
-use crate::limits::{Budget, connections_within, descriptor_limit};
+use crate::limits::{Budget, MAX_CONNECTIONS};
 use crate::metrics::{Metrics, PREFIX};
 use crate::probe::with_probe;
 use crate::readiness::Readiness;
@@ -158,7 +158,7 @@ impl Server {
             records: process.records.clone(),
             name: None,
             draining: lifetimes.draining.clone(),
-            streams: Arc::new(Semaphore::new(connections_within(descriptor_limit()))),
+            streams: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
             logs: LogLimit::default(),
         };
         let frontends = Frontend::all(&config, &service, &readiness, handshakes, &facts)?;

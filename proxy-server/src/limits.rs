@@ -45,25 +45,17 @@ pub const MAX_PENDING_DIALS: usize = 16_384;
 /// Connections through one agent: half of the ephemeral ports of an agent's host towards one endpoint.
 pub const MAX_CONNECTIONS_PER_AGENT: usize = 16_000;
 
-/// Connections of the server, before the descriptor limit applies. At 2 to 4 KiB each they take less than 200 MiB.
+/// Connections of the server. At 2 to 4 KiB each they take less than 200 MiB. Those with a socket each are also refused while
+/// descriptors are short ([`net::listen::Priority`]).
 pub const MAX_CONNECTIONS: usize = 50_000;
-
-/// Descriptors kept free for listeners, agent streams, files and probes: the smaller of this and a quarter of the limit.
-pub const RESERVED_DESCRIPTORS: u64 = 512;
 
 /// Connections of unauthenticated peers to the agent port, and to all frontends, before the descriptor limit applies. At 450 new connections per
 /// second each has 9 s, enough for a slow handshake; at 32 KiB each they take less than 128 MiB.
 pub const MAX_UNAUTHENTICATED: usize = 4_096;
 
-/// [`MAX_UNAUTHENTICATED`], or an eighth of the descriptor limit if that is less.
+/// [`MAX_UNAUTHENTICATED`], or an eighth of the descriptor limit if that is less. `None` means that there is no descriptor limit.
 pub fn unauthenticated_within(descriptors: Option<u64>) -> usize {
     within(MAX_UNAUTHENTICATED, descriptors, |all| all - all / 8)
-}
-
-/// [`MAX_CONNECTIONS`], or the descriptor limit without the reserve if that is less (one descriptor per connection). `None`
-/// means that there is no descriptor limit.
-pub fn connections_within(descriptors: Option<u64>) -> usize {
-    within(MAX_CONNECTIONS, descriptors, |all| RESERVED_DESCRIPTORS.min(all / 4))
 }
 
 /// [`MAX_AGENT_CONNECTIONS`], or five eighths of the descriptor limit if that is less: a quarter is left for frontends, probes
@@ -106,7 +98,7 @@ impl Budget {
 
     /// The limits of this process.
     pub fn of_process() -> Self {
-        Self::new(MAX_PENDING_DIALS, connections_within(descriptor_limit()))
+        Self::new(MAX_PENDING_DIALS, MAX_CONNECTIONS)
     }
 
     /// A slot for one more connection, or `None` at once: connections last too long to wait for a free slot.
@@ -135,18 +127,6 @@ pub struct Slot {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn descriptors_clamp_connections() {
-        assert_eq!(connections_within(None), MAX_CONNECTIONS);
-        assert_eq!(connections_within(Some(u64::MAX)), MAX_CONNECTIONS);
-        assert_eq!(connections_within(Some(1_048_576)), MAX_CONNECTIONS);
-        assert_eq!(connections_within(Some(65_536)), MAX_CONNECTIONS);
-        assert_eq!(connections_within(Some(50_100)), 49_588);
-        assert_eq!(connections_within(Some(1_024)), 768);
-        assert_eq!(connections_within(Some(64)), 48);
-        assert_eq!(connections_within(Some(0)), 0);
-    }
 
     #[test]
     fn descriptors_clamp_the_agent_port() {

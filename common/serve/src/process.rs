@@ -29,7 +29,8 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// A log, the thread or the signals cannot be set up, or this build requires FIPS and does not have it.
+    /// A log, the thread or the signals cannot be set up, the limit on descriptors is too low, or this build requires FIPS and does
+    /// not have it.
     pub fn start(
         log: &LogOptions,
         records: &RecordOptions,
@@ -41,7 +42,7 @@ impl Process {
             tracing::warn!("{warning}");
         }
         net::tls::verified_fips().map_err(io::Error::other)?;
-        net::listen::raise_descriptor_limit();
+        net::listen::raise_descriptor_limit()?;
         let mut registry = Registry::default();
         logs.register(&mut registry, prefix);
         count_panics(&mut registry, prefix);

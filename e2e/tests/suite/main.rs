@@ -12,6 +12,7 @@ mod closes;
 mod commands;
 mod compare;
 mod connection_log;
+mod descriptors;
 mod dial_errors;
 mod distributions;
 mod documents;

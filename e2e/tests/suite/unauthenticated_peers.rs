@@ -1,8 +1,6 @@
 //! Thousands of peers that never authenticate: authenticated peers are served as before, and the cost of the others is limited.
 
 use std::future::Future;
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -110,12 +108,8 @@ async fn half_open_handshakes_do_not_fail_dials() -> Result<()> {
 /// A server with 256 descriptors has 32 slots for unauthenticated connections at the agent port, and as many at its frontends.
 async fn small_server(setup: Setup) -> Result<(Pair, tempfile::TempDir)> {
     let folder = tempfile::tempdir()?;
-    let script = folder.path().join("proxy-server");
-    let server = Program::Server.path()?;
-    std::fs::write(&script, format!("#!/bin/sh\nulimit -n 256\nexec '{}' \"$@\"\n", server.display()))?;
-    std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755))?;
-    let programs: (PathBuf, PathBuf) = (script, Program::Agent.path()?);
-    let setup = setup.programs(programs.0, programs.1);
+    let server = Program::Server.with_descriptors(folder.path(), 256)?;
+    let setup = setup.programs(server, Program::Agent.path()?);
     Ok((setup.server_arg("--cluster-ca-cert=").start().await?, folder))
 }
 

@@ -6,12 +6,13 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::os::fd::AsRawFd;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use net::host_port::Joined;
-use net::listen::UNSENT;
+use net::listen::{Priority, UNSENT};
 use rand::seq::SliceRandom;
 use rustix::io::Errno;
 use socket2::{SockRef, TcpKeepalive};
@@ -54,8 +55,8 @@ pub struct Dialer<R> {
     timeout: Duration,
     /// Whether addresses of equal preference are tried in random order.
     spread: bool,
-    /// Limit of unsent bytes in the kernel; `None`: not set.
-    unsent: Option<u32>,
+    /// Whether it dials endpoints: their sockets leave the last descriptors to streams and probes, and have a limit of unsent bytes.
+    is_to_endpoints: bool,
 }
 
 /// An address to try, with its text in Go's form.
@@ -68,14 +69,20 @@ struct Candidate {
 impl<R: Resolve> Dialer<R> {
     /// A dialer that resolves by `resolver`, checks `policy`, and takes at most [`DIAL_TIMEOUT`].
     pub fn new(resolver: Arc<R>, policy: DestinationPolicy) -> Self {
-        Self { resolver, policy, timeout: DIAL_TIMEOUT, spread: false, unsent: Some(UNSENT) }
+        Self { resolver, policy, timeout: DIAL_TIMEOUT, spread: false, is_to_endpoints: true }
     }
 
     /// A dialer to servers, which are no endpoints: without a policy, within `timeout`. The caller limits the unsent bytes. A
     /// name's addresses of equal preference are tried in random order: each may be another server, and sources such as a hosts
     /// file always list them in the same order.
     pub fn to_servers(resolver: Arc<R>, timeout: Duration) -> Self {
-        Self { resolver, policy: DestinationPolicy::unrestricted(), timeout, spread: true, unsent: None }
+        Self {
+            resolver,
+            policy: DestinationPolicy::unrestricted(),
+            timeout,
+            spread: true,
+            is_to_endpoints: false,
+        }
     }
 
     /// Dials the protocol and `host:port` of a DIAL_REQ.
@@ -97,7 +104,7 @@ impl<R: Resolve> Dialer<R> {
         let candidates = self.candidates(network, &target, deadline).await?;
         *lookup = matches!(target.host, Host::Name(_)).then(|| began.elapsed());
         let allowed = self.allowed(network, &target, candidates)?;
-        race(network, allowed, self.unsent, deadline).await
+        race(network, allowed, self.is_to_endpoints, deadline).await
     }
 
     /// The addresses of a name, in the order of a dial; none for an address literal. Without those that this machine has no
@@ -208,17 +215,17 @@ fn zone_index(zone: &str) -> u32 {
 async fn race(
     network: Network,
     candidates: Vec<Candidate>,
-    unsent: Option<u32>,
+    is_to_endpoint: bool,
     deadline: Instant,
 ) -> Result<Endpoint, DialError> {
     let prefers_v4 = candidates.first().is_some_and(|first| first.address.is_ipv4());
     let (first, second): (Vec<_>, Vec<_>) =
         candidates.into_iter().partition(|candidate| candidate.address.is_ipv4() == prefers_v4);
     if second.is_empty() {
-        return in_turn(network, &first, unsent, deadline).await;
+        return in_turn(network, &first, is_to_endpoint, deadline).await;
     }
-    let mut preferred = pin!(in_turn(network, &first, unsent, deadline));
-    let mut other = pin!(in_turn(network, &second, unsent, deadline));
+    let mut preferred = pin!(in_turn(network, &first, is_to_endpoint, deadline));
+    let mut other = pin!(in_turn(network, &second, is_to_endpoint, deadline));
     let mut head_start = pin!(sleep(HEAD_START));
     let (mut failed, mut other_starts, mut other_failed) = (None, false, false);
     loop {
@@ -245,14 +252,14 @@ async fn race(
 async fn in_turn(
     network: Network,
     candidates: &[Candidate],
-    unsent: Option<u32>,
+    is_to_endpoint: bool,
     deadline: Instant,
 ) -> Result<Endpoint, DialError> {
     let mut first = None;
     for (index, candidate) in candidates.iter().enumerate() {
         let share = share(deadline.saturating_duration_since(Instant::now()), candidates.len() - index);
         let until = Instant::now() + share;
-        let tried = timeout_at(until, connect(network, candidate, unsent))
+        let tried = timeout_at(until, connect(network, candidate, is_to_endpoint))
             .await
             .unwrap_or_else(|_| Err(DialError::new(network, &candidate.text, Failure::Timeout)));
         match tried {
@@ -275,7 +282,7 @@ fn share(left: Duration, addresses: usize) -> Duration {
 async fn connect(
     network: Network,
     candidate: &Candidate,
-    unsent: Option<u32>,
+    is_to_endpoint: bool,
 ) -> Result<TcpStream, DialError> {
     let fail = |step, error| DialError::new(network, &candidate.text, Failure::Os { step, error });
     // A connect to a closed port of this machine can connect to itself; Go tries twice more.
@@ -285,7 +292,10 @@ async fn connect(
             SocketAddr::V6(_) => TcpSocket::new_v6(),
         };
         let socket = socket.map_err(|error| fail("socket", error))?;
-        configure(&socket, unsent).map_err(|error| fail("setsockopt", error))?;
+        if is_to_endpoint && !Priority::Connection.may_have(socket.as_raw_fd()) {
+            return Err(fail("socket", Errno::MFILE.into()));
+        }
+        configure(&socket, is_to_endpoint).map_err(|error| fail("setsockopt", error))?;
         let stream = socket.connect(candidate.address).await.map_err(|error| fail("connect", error))?;
         if stream.local_addr().ok() != stream.peer_addr().ok() {
             return Ok(stream);
@@ -294,12 +304,12 @@ async fn connect(
     Err(fail("connect", Errno::CONNREFUSED.into()))
 }
 
-fn configure(socket: &TcpSocket, unsent: Option<u32>) -> io::Result<()> {
+fn configure(socket: &TcpSocket, is_to_endpoint: bool) -> io::Result<()> {
     socket.set_nodelay(true)?;
     let socket = SockRef::from(socket);
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
     socket.set_tcp_keepalive(&keepalive.with_retries(KEEPALIVE_PROBES))?;
-    unsent.map_or(Ok(()), |bytes| socket.set_tcp_notsent_lowat(bytes))
+    if is_to_endpoint { socket.set_tcp_notsent_lowat(UNSENT) } else { Ok(()) }
 }
 
 #[cfg(test)]

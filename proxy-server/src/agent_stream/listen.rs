@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use grpc::{ConnectionError, Keepalive, KeepaliveFlags, Request, ServerSettings, serve_connection};
 use net::kernel::bound_silence;
-use net::listen::AcceptLoop;
+use net::listen::{AcceptLoop, Priority};
 use net::tls::{Gathering, PeerIdentity, READ_AHEAD, ServerTls};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
@@ -61,8 +61,15 @@ impl AgentListener {
         let name = self.listener.local_addr().map_or_else(|_| "agent port".to_owned(), |at| at.to_string());
         tracing::info!(target: "v0", port = "agent", address = name, "Listening");
         let settings = Arc::new(self.settings);
-        let arriving =
-            Handshakes::start(&handshakes, self.listener, name.clone(), self.tls, self.unauthenticated);
+        let (tls, unauthenticated) = (self.tls, self.unauthenticated);
+        let arriving = Handshakes::start(
+            &handshakes,
+            self.listener,
+            name.clone(),
+            tls,
+            unauthenticated,
+            Priority::Agent,
+        );
         let serve = |arrived: Arrived| {
             let (agents, settings) = (Arc::clone(&self.agents), Arc::clone(&settings));
             serve(arrived, agents, settings, Arc::clone(&self.service))
@@ -82,7 +89,7 @@ async fn serve(
     settings: Arc<ServerSettings>,
     service: Arc<AgentService>,
 ) {
-    let moved = arrived.move_here(READ_AHEAD);
+    let moved = arrived.move_here(READ_AHEAD, Priority::Agent);
     let socket = arrived.stream.get_mut().0.get_mut();
     socket.bound_unsent();
     let moved = moved.and_then(|()| bound_silence(socket.stream()));

@@ -133,6 +133,12 @@ impl Dialer {
         Self { only: Some(agent_id.into()), ..self.clone() }
     }
 
+    /// A dialer at its connection limit: it refuses every dial.
+    #[must_use]
+    pub fn full(&self) -> Self {
+        Self { budget: Budget::new(0, 0), ..self.clone() }
+    }
+
     /// The same, with traces of dials.
     pub fn traced(self, tracer: Tracer) -> Self {
         Self { tracer, ..self }

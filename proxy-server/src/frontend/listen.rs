@@ -17,7 +17,7 @@ use std::time::Duration;
 use grpc::authority::AuthorityPatch;
 use grpc::{Code, ConnectionError, Request, ServerSettings, serve_connection_until};
 use http::HeaderMap;
-use net::listen::{AcceptLoop, LinkSocket, UNSENT, UnixSocket};
+use net::listen::{AcceptLoop, LinkSocket, Priority, UNSENT, UnixSocket};
 use net::tls::{PeerIdentity, ReadAhead, ServerStream, ServerTls};
 use parking_lot::Mutex;
 use serve::logs::Peer;
@@ -108,7 +108,7 @@ pub async fn serve_frontend(
             let peer: Arc<str> = Arc::from("unix");
             tracing::info!(target: "v0", port = "frontend", address = name, mode = mode.name(), "Listening");
             let serve = |connection| {
-                let (frontend, http2) = (frontend.clone(), http2.clone());
+                let (frontend, http2) = (frontend.serving(&connection), http2.clone());
                 let (peer, stop) = (Arc::clone(&peer), stop.clone());
                 async move {
                     match http2 {
@@ -120,20 +120,23 @@ pub async fn serve_frontend(
                     }
                 }
             };
-            accept::each(AcceptLoop::new(socket, name), &stop, serve, report).await;
+            let accepting = AcceptLoop::new(socket, name).of(Priority::Client);
+            accept::each(accepting, &stop, serve, report).await;
         }
         FrontendListener::Tls(listener, TlsPort { tls, names, unauthenticated, handshakes }) => {
             let address = listener.local_addr();
             let name = address.map_or_else(|_| "TCP frontend".to_owned(), |address| address.to_string());
             tracing::info!(target: "v0", port = "frontend", address = name, mode = mode.name(), "Listening");
             let connections = ConnectionSet::new(Port::Frontend, unauthenticated, frontend.metrics.clone());
-            let arriving = Handshakes::start(&handshakes, listener, name.clone(), tls, connections);
+            let arriving =
+                Handshakes::start(&handshakes, listener, name.clone(), tls, connections, Priority::Client);
             let serve = |arrived: Arrived| {
                 let (frontend, http2) = (frontend.clone(), http2.clone());
                 let (names, stop) = (names.clone(), stop.clone());
                 async move {
                     let refusals = &frontend.metrics.name_refusals;
                     let Some((connection, peer)) = admit(arrived, &names, refusals) else { return };
+                    let frontend = frontend.serving(connection.get_ref().0.get_ref().stream());
                     match http2 {
                         None => frontend.serve_socket(*connection, peer, &stop).await,
                         Some(settings) => frontend.serve_http2(connection, &settings, &peer, stop).await,
@@ -161,7 +164,7 @@ fn admit(
         }
         return None;
     }
-    let moved = arrived.move_here(READ_AHEAD).and_then(|()| {
+    let moved = arrived.move_here(READ_AHEAD, Priority::Client).and_then(|()| {
         let socket = arrived.stream.get_ref().0.get_ref().stream();
         SockRef::from(socket).set_tcp_notsent_lowat(UNSENT)
     });

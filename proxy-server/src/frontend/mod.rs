@@ -16,9 +16,11 @@ mod listen_tests;
 #[cfg(test)]
 mod testing;
 
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use net::listen::Priority;
 use serve::logs::{LogLimit, Records};
 use serve::metrics::LiveGuard;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -56,6 +58,17 @@ pub struct Frontend {
 }
 
 impl Frontend {
+    /// This frontend for one client. If the client's socket has a reserved descriptor, it refuses every dial and stream, and asks an
+    /// HTTP/2 client for another connection.
+    fn serving(&self, socket: &impl AsRawFd) -> Self {
+        if Priority::Connection.may_have(socket.as_raw_fd()) {
+            return self.clone();
+        }
+        let (streams, draining) = (Arc::new(Semaphore::new(0)), CancellationToken::new());
+        draining.cancel();
+        Self { dialer: self.dialer.full(), streams, draining, ..self.clone() }
+    }
+
     /// Remembers and logs, once a minute for each cause and address, a peer with another protocol.
     fn wrong_protocol(&self, peer: &str, cause: &'static str) {
         let address = peer.rsplit_once(':').map_or(peer, |(address, _port)| address);

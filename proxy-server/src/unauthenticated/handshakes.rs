@@ -9,12 +9,14 @@
 use std::future::Future as _;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
 use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use net::listen::{AcceptLoop, HANDSHAKE_LIMIT, LinkSocket, Source, tune};
+use net::listen::{AcceptLoop, HANDSHAKE_LIMIT, LinkSocket, Priority, Source, tune};
 use net::tls::{HandshakeError, ReadAhead, ServerStream, ServerTls};
+use rustix::io::Errno;
 use rustix::process::{getpriority_process, setpriority_process};
 use rustix::thread::gettid;
 use tokio::net::{TcpListener, TcpStream};
@@ -74,10 +76,13 @@ impl Arrived {
     /// Moves the connection to the caller's runtime, and reads up to `read_ahead` bytes at once there.
     ///
     /// # Errors
-    /// The process has no free descriptor.
-    pub(crate) fn move_here(&mut self, read_ahead: usize) -> io::Result<()> {
+    /// The process has no free descriptor for this priority.
+    pub(crate) fn move_here(&mut self, read_ahead: usize, priority: Priority) -> io::Result<()> {
         let socket = self.stream.get_mut().0;
         socket.get_mut().move_to_this_runtime()?;
+        if !priority.may_have(socket.get_ref().stream().as_raw_fd()) {
+            return Err(Errno::MFILE.into());
+        }
         socket.begin(read_ahead);
         Ok(())
     }
@@ -92,13 +97,14 @@ pub(crate) struct Handshakes {
 }
 
 impl Handshakes {
-    /// Accepts on the runtime `on`, on which `listener` was bound.
+    /// Accepts on the runtime `on`, on which `listener` was bound. `priority` is that of its connections.
     pub(crate) fn start(
         on: &Handle,
         listener: TcpListener,
         name: String,
         tls: ServerTls,
         connections: ConnectionSet,
+        priority: Priority,
     ) -> Self {
         let (done, arrived) = unbounded_channel();
         let serve = move |(stream, address): (TcpStream, SocketAddr)| {
@@ -106,7 +112,8 @@ impl Handshakes {
             serve(stream, address, tls, slot, done)
         };
         let accepting = async move {
-            accept::each(AcceptLoop::new(listener, name), &CancellationToken::new(), serve, report).await;
+            let accepting = AcceptLoop::new(listener, name).of(priority);
+            accept::each(accepting, &CancellationToken::new(), serve, report).await;
         };
         Handshakes { arrived, accepting: AbortOnDropHandle::new(on.spawn(accepting)) }
     }
@@ -127,6 +134,10 @@ impl Source for Handshakes {
             resume_unwind(panic);
         }
         Poll::Pending
+    }
+
+    fn number(arrived: &Arrived) -> RawFd {
+        arrived.stream.get_ref().0.get_ref().stream().as_raw_fd()
     }
 }
 

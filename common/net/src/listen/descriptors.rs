@@ -1,10 +1,65 @@
-//! The limit on open descriptors.
+//! The limit on open descriptors, and which sockets may have the last ones.
+//!
+//! The kernel assigns the lowest free number. So a descriptor with the number n shows that at least n others were open, and a
+//! number that one [`Priority`] may not have stays free for the next one, without a count.
 
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// The fewest descriptors with which a program starts: 20 to 30 for itself, and some for peers.
+const LEAST: u64 = 64;
+
+/// The most descriptors that connections leave to others.
+const RESERVE: u64 = 512;
+
+/// The priority of a socket when descriptors are short.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Priority {
+    /// A connection that carries data: a client's that is served, an endpoint's. Leaves the reserve: 512 numbers, or a quarter of
+    /// the limit if that is less.
+    Connection,
+    /// A client that may have to be refused. Leaves half of the reserve.
+    Client,
+    /// An agent. Leaves a quarter of the reserve.
+    Agent,
+    /// The program's own use: files, probes, name lookups, requests to the Kubernetes API, an agent's streams. Leaves none.
+    Program,
+}
+
+impl Priority {
+    /// Whether a socket of this priority may have this number.
+    pub fn may_have(self, number: RawFd) -> bool {
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        u64::try_from(number).is_ok_and(|number| number < self.end(limit))
+    }
+
+    /// Whether a new socket of this priority may have the number that it would get.
+    pub fn has_room(self) -> bool {
+        let next = eventfd(0, EventfdFlags::CLOEXEC);
+        next.is_ok_and(|next| self.may_have(next.as_fd().as_raw_fd()))
+    }
+
+    fn end(self, limit: u64) -> u64 {
+        let reserve = RESERVE.min(limit / 4);
+        limit
+            - match self {
+                Priority::Connection => reserve,
+                Priority::Client => reserve / 2,
+                Priority::Agent => reserve / 4,
+                Priority::Program => 0,
+            }
+    }
+}
 
 /// Raises the process's soft limit on descriptors to the hard limit, as Go's runtime does, and logs the result. If the kernel
 /// refuses, the limit stays.
-pub fn raise_descriptor_limit() {
+///
+/// # Errors
+/// The limit is too low for the program.
+pub fn raise_descriptor_limit() -> io::Result<()> {
     let found = getrlimit(Resource::Nofile);
     let wanted = Rlimit { current: found.maximum, maximum: found.maximum };
     if found.current != found.maximum && setrlimit(Resource::Nofile, wanted).is_err() {
@@ -15,6 +70,27 @@ pub fn raise_descriptor_limit() {
         );
     }
     let limit = getrlimit(Resource::Nofile).current;
+    if let Some(limit) = limit.filter(|limit| *limit < LEAST) {
+        let why = format!(
+            "the limit on open descriptors is {limit}: set LimitNOFILE or ulimit -n to {LEAST} or more"
+        );
+        return Err(io::Error::other(why));
+    }
     let descriptors = limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string());
     tracing::info!(descriptors, "Descriptor limit");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_priority_leaves_descriptors_to_the_next() {
+        let ends = |limit| [Priority::Connection, Priority::Client, Priority::Agent].map(|of| of.end(limit));
+        assert_eq!(ends(64), [48, 56, 60]);
+        assert_eq!(ends(1_024), [768, 896, 960]);
+        assert_eq!(ends(1_048_576), [1_048_064, 1_048_320, 1_048_448]);
+        assert_eq!(ends(0), [0, 0, 0]);
+    }
 }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
+use std::os::fd::RawFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::path::Path;
@@ -12,6 +13,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 use socket2::SockRef;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -43,6 +45,10 @@ impl Source for Script {
             Some(result) => Poll::Ready(result.map_err(io::Error::from)),
             None => Poll::Pending,
         }
+    }
+
+    fn number(conn: &u32) -> RawFd {
+        RawFd::try_from(*conn).unwrap()
     }
 }
 
@@ -88,6 +94,17 @@ async fn canceled_accept_keeps_its_pause() {
     }
     assert!(before.elapsed() >= Duration::from_secs(2));
     assert_eq!(accepting.source.asked.len(), 21);
+}
+
+#[tokio::test(start_paused = true)]
+async fn connection_with_a_reserved_descriptor_waits_for_another() {
+    let reserved = u32::try_from(getrlimit(Resource::Nofile).current.unwrap() - 1).unwrap();
+    let mut accepting = AcceptLoop::new(Script::new([Ok(reserved), Ok(7)]), "test").of(Priority::Client);
+    let before = Instant::now();
+    assert!(timeout(Duration::from_millis(1), accepting.accept()).await.is_err());
+    assert_eq!(accepting.accept().await, reserved, "this process has room by then");
+    assert!(before.elapsed() >= Duration::from_millis(100));
+    assert_eq!(accepting.accept().await, 7);
 }
 
 #[tokio::test]
@@ -311,7 +328,7 @@ async fn a_socket_that_yields_leaves_its_path_to_the_successor() {
 
 #[test]
 fn the_descriptor_limit_is_raised() {
-    raise_descriptor_limit();
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    raise_descriptor_limit().unwrap();
+    let limit = getrlimit(Resource::Nofile);
     assert_eq!(limit.current, limit.maximum);
 }

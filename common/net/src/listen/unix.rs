@@ -20,6 +20,7 @@ use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, Metadata, Permissions};
 use std::io;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener as StdListener;
@@ -194,6 +195,10 @@ impl Source for UnixSocket {
             return Poll::Ready(Ok(stream));
         }
         self.bound.listener.poll_accept(cx).map_ok(|(stream, _)| stream)
+    }
+
+    fn number(stream: &UnixStream) -> RawFd {
+        stream.as_raw_fd()
     }
 }
 
