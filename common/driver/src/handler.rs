@@ -54,10 +54,6 @@ pub trait Meter {
     fn sent(&self, kind: PacketKind);
     /// The peer sent a packet.
     fn received(&self, kind: PacketKind);
-    /// The peer sent a packet of an unknown type.
-    fn unknown(&self);
-    /// The peer sent a message that is not a packet, or a packet without its payload.
-    fn malformed(&self);
     /// A packet had no effect.
     fn dropped(&self, reason: Dropped);
     /// A connection ended with bytes undelivered, although no application aborted it.

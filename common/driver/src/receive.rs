@@ -3,7 +3,7 @@
 use std::task::{Context, Poll};
 
 use grpc::{Incoming, Wire};
-use mux::{Disposition, Packet, Side, Time};
+use mux::{Disposition, Dropped, Packet, Side, Time};
 
 use crate::handler::{LinkHandler, Meter};
 use crate::task::{Driver, LinkEnd};
@@ -67,11 +67,11 @@ where
         let packet = match incoming {
             Incoming::Packet(packet) => packet,
             Incoming::Unknown(_) => {
-                self.meter.unknown();
+                self.meter.dropped(Dropped::UnknownType);
                 return 0;
             }
             Incoming::Malformed(_) => {
-                self.meter.malformed();
+                self.meter.dropped(Dropped::Malformed);
                 return 0;
             }
         };

@@ -11,9 +11,6 @@ use mux::{ConnectId, DialId, Packet, PacketKind, cut_error};
 use super::Incoming;
 use super::protobuf::{Reader, Refused};
 
-/// The numbers of our own members of the `oneof`, far from those that Konnectivity may assign in future.
-const GRANT: u32 = 1000;
-const FIN: u32 = 1001;
 /// The number of our own field of DialRequest.
 const TRACEPARENT: u32 = 1000;
 /// The length of its value in bytes.
@@ -47,7 +44,7 @@ pub fn decode(message: &Bytes) -> Incoming {
 fn read(message: &[u8]) -> Result<(i32, Fields<'_>), Refused> {
     let (mut reader, mut number, mut fields) = (Reader::new(message), 0, Fields::default());
     while let Some(key) = reader.key()? {
-        let member = PacketKind::ALL.into_iter().find(|kind| field_of(*kind) == key.field);
+        let member = PacketKind::ALL.into_iter().find(|kind| kind.field() == key.field);
         match (key.field, member) {
             // An enum is encoded as an int32, which keeps the low 32 bits.
             (1, _) => number = reader.integer(key)? as i32,
@@ -129,7 +126,7 @@ fn payload_of(message: &Bytes, data: &[u8]) -> Bytes {
 /// Encodes a packet except the payload of DATA, which follows on the wire.
 pub(super) fn encode_head(packet: &Packet<Bytes>, to: &mut impl BufMut) {
     put_integer(1, packet.kind().number() as u64, to);
-    open(field_of(packet.kind()), inner_len(packet), to);
+    open(packet.kind().field(), inner_len(packet), to);
     match packet {
         Packet::DialReq { random, protocol, address, trace } => {
             put_string(1, protocol, to);
@@ -171,23 +168,8 @@ pub(super) fn head_len(packet: &Packet<Bytes>) -> usize {
         Packet::Data { payload, .. } => payload.len(),
         _ => 0,
     };
-    let key = varint_len(key_of(field_of(packet.kind())));
+    let key = varint_len(key_of(packet.kind().field()));
     integer_len(packet.kind().number() as u64) + key + varint_len(inner as u64) + inner - payload
-}
-
-/// The member of the `oneof` that belongs to a type.
-const fn field_of(kind: PacketKind) -> u32 {
-    match kind {
-        PacketKind::DialReq => 2,
-        PacketKind::DialRsp => 3,
-        PacketKind::Data => 4,
-        PacketKind::CloseReq => 5,
-        PacketKind::CloseRsp => 6,
-        PacketKind::DialCls => 7,
-        PacketKind::Drain => 8,
-        PacketKind::Grant => GRANT,
-        PacketKind::Fin => FIN,
-    }
 }
 
 /// The length of the packet's own message in bytes, including the payload of DATA.

@@ -103,6 +103,10 @@ pub enum Disposition {
 /// Why a packet had no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Dropped {
+    /// A packet of an unknown type. The codec finds it.
+    UnknownType,
+    /// A known type without its payload, or a message that is not a packet. The codec finds it.
+    Malformed,
     /// The link never had this connection.
     UnknownConnection,
     /// The link has no such dial.
@@ -125,6 +129,8 @@ impl Dropped {
     /// The value of the metric's label.
     pub const fn label(self) -> &'static str {
         match self {
+            Dropped::UnknownType => "unknown_type",
+            Dropped::Malformed => "malformed",
             Dropped::UnknownConnection => "unknown_connection",
             Dropped::UnknownDial => "unknown_dial",
             Dropped::DuplicateDial => "duplicate_dial",

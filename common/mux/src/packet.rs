@@ -147,21 +147,6 @@ pub enum Packet<P> {
 }
 
 impl<P> Packet<P> {
-    /// The packet's type.
-    pub fn kind(&self) -> PacketKind {
-        match self {
-            Packet::DialReq { .. } => PacketKind::DialReq,
-            Packet::DialRsp { .. } => PacketKind::DialRsp,
-            Packet::CloseReq { .. } => PacketKind::CloseReq,
-            Packet::CloseRsp { .. } => PacketKind::CloseRsp,
-            Packet::Data { .. } => PacketKind::Data,
-            Packet::DialCls { .. } => PacketKind::DialCls,
-            Packet::Drain => PacketKind::Drain,
-            Packet::Grant { .. } => PacketKind::Grant,
-            Packet::Fin { .. } => PacketKind::Fin,
-        }
-    }
-
     /// Replaces the payload of DATA; leaves everything else unchanged.
     pub fn map<Q>(self, f: impl FnOnce(P) -> Q) -> Packet<Q> {
         match self {
@@ -180,62 +165,55 @@ impl<P> Packet<P> {
     }
 }
 
-/// The type of a packet, as metrics and logs name it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum PacketKind {
-    /// `DIAL_REQ`
-    DialReq,
-    /// `DIAL_RSP`
-    DialRsp,
-    /// `CLOSE_REQ`
-    CloseReq,
-    /// `CLOSE_RSP`
-    CloseRsp,
-    /// `DATA`
-    Data,
-    /// `DIAL_CLS`
-    DialCls,
-    /// `DRAIN`
-    Drain,
-    /// `GRANT`, between native peers
-    Grant = 100,
-    /// `FIN`, between native peers
-    Fin = 101,
+macro_rules! packet_kinds {
+    ($($kind:ident: $name:literal = $number:literal, $field:literal;)+) => {
+        /// The type of a packet, as metrics and logs name it.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum PacketKind {
+            $(#[doc = concat!("`", $name, "`")] $kind = $number,)+
+        }
+
+        impl PacketKind {
+            /// All kinds, in the order of their numbers on the wire.
+            pub const ALL: [PacketKind; [$($number),+].len()] = [$(PacketKind::$kind),+];
+
+            /// The number on the wire.
+            pub const fn number(self) -> i32 {
+                self as i32
+            }
+
+            /// The number of its member of the `oneof payload`.
+            pub const fn field(self) -> u32 {
+                match self { $(PacketKind::$kind => $field),+ }
+            }
+
+            /// The enum's name in the .proto, the value of the label `packet_type`.
+            pub const fn name(self) -> &'static str {
+                match self { $(PacketKind::$kind => $name),+ }
+            }
+        }
+
+        impl<P> Packet<P> {
+            /// The packet's type.
+            pub fn kind(&self) -> PacketKind {
+                match self { $(Packet::$kind { .. } => PacketKind::$kind),+ }
+            }
+        }
+    };
 }
 
-impl PacketKind {
-    /// All kinds, in the order of their numbers on the wire.
-    pub const ALL: [PacketKind; 9] = [
-        PacketKind::DialReq,
-        PacketKind::DialRsp,
-        PacketKind::CloseReq,
-        PacketKind::CloseRsp,
-        PacketKind::Data,
-        PacketKind::DialCls,
-        PacketKind::Drain,
-        PacketKind::Grant,
-        PacketKind::Fin,
-    ];
-
-    /// The number on the wire.
-    pub const fn number(self) -> i32 {
-        self as i32
-    }
-
-    /// The enum's name in the .proto, the value of the label `packet_type`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            PacketKind::DialReq => "DIAL_REQ",
-            PacketKind::DialRsp => "DIAL_RSP",
-            PacketKind::CloseReq => "CLOSE_REQ",
-            PacketKind::CloseRsp => "CLOSE_RSP",
-            PacketKind::Data => "DATA",
-            PacketKind::DialCls => "DIAL_CLS",
-            PacketKind::Drain => "DRAIN",
-            PacketKind::Grant => "GRANT",
-            PacketKind::Fin => "FIN",
-        }
-    }
+// The name in the .proto, its number, and the number of the member of the `oneof`. The last two are between native peers:
+// their numbers are far from those that Konnectivity may assign in future.
+packet_kinds! {
+    DialReq: "DIAL_REQ" = 0, 2;
+    DialRsp: "DIAL_RSP" = 1, 3;
+    CloseReq: "CLOSE_REQ" = 2, 5;
+    CloseRsp: "CLOSE_RSP" = 3, 6;
+    Data: "DATA" = 4, 4;
+    DialCls: "DIAL_CLS" = 5, 7;
+    Drain: "DRAIN" = 6, 8;
+    Grant: "GRANT" = 100, 1000;
+    Fin: "FIN" = 101, 1001;
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use driver::{SharedTraffic, Traffic};
 use grpc::WireError;
 use mux::{Cause, Dropped, PacketKind};
-use serve::metrics::{DropReason, Held, PacketMeter};
+use serve::metrics::{Held, PacketMeter};
 
 use crate::metrics::{Direction, Metrics};
 
@@ -35,14 +35,6 @@ impl driver::Meter for LinkMeter {
 
     fn received(&self, kind: PacketKind) {
         self.from_server.count(kind);
-    }
-
-    fn unknown(&self) {
-        self.metrics.drops.count(DropReason::UnknownType);
-    }
-
-    fn malformed(&self) {
-        self.metrics.drops.count(DropReason::Malformed);
     }
 
     fn dropped(&self, reason: Dropped) {

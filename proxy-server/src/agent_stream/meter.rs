@@ -6,7 +6,7 @@ use driver::{SharedTraffic, Traffic};
 use grpc::WireError;
 use mux::{Cause, Dropped, PacketKind};
 use serve::logs::{LogLimit, Peer};
-use serve::metrics::{DropReason, Held, LiveGuard, PacketMeter, Segment};
+use serve::metrics::{Held, LiveGuard, PacketMeter, Segment};
 use tokio::time::Instant;
 
 use crate::backends::{AgentStats, LaneTraffic, Registration};
@@ -69,14 +69,6 @@ impl driver::Meter for LinkMeter {
 
     fn received(&self, kind: PacketKind) {
         self.from_agent.count(kind);
-    }
-
-    fn unknown(&self) {
-        self.metrics.drops.count(DropReason::UnknownType);
-    }
-
-    fn malformed(&self) {
-        self.metrics.drops.count(DropReason::Malformed);
     }
 
     fn dropped(&self, reason: Dropped) {

@@ -280,12 +280,6 @@ impl Meter for CountingMeter {
     fn received(&self, kind: PacketKind) {
         self.count(format!("received {}", kind.name()));
     }
-    fn unknown(&self) {
-        self.count("unknown");
-    }
-    fn malformed(&self) {
-        self.count("malformed");
-    }
     fn dropped(&self, reason: Dropped) {
         self.count(format!("dropped {}", reason.label()));
     }

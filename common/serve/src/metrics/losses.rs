@@ -7,34 +7,7 @@ use prometheus_client::registry::Registry;
 
 use super::CountBy;
 
-/// Why a packet had no effect.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum DropReason {
-    /// A packet of an unknown type.
-    UnknownType,
-    /// A known type without its payload, or a message that is not a packet.
-    Malformed,
-    /// The core could not use the packet.
-    Core(Dropped),
-}
-
-impl DropReason {
-    fn name(self) -> &'static str {
-        match self {
-            DropReason::UnknownType => "unknown_type",
-            DropReason::Malformed => "malformed",
-            DropReason::Core(dropped) => dropped.label(),
-        }
-    }
-}
-
-impl From<Dropped> for DropReason {
-    fn from(dropped: Dropped) -> Self {
-        DropReason::Core(dropped)
-    }
-}
-
-crate::label!(DropReason in "reason");
+crate::label!(struct DropReason in "reason");
 
 /// `dropped_packets_total` {reason}.
 #[derive(Debug, Clone)]
@@ -51,8 +24,8 @@ impl Drops {
     }
 
     /// Counts one packet.
-    pub fn count(&self, reason: impl Into<DropReason>) {
-        self.0.count(reason.into());
+    pub fn count(&self, reason: Dropped) {
+        self.0.count(DropReason(reason.label()));
     }
 }
 

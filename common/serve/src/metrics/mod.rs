@@ -29,7 +29,7 @@ pub use certificates::{Certificates, LegacyCertificates};
 pub use gauge::{Held, Holdings, Live, LiveGuard};
 pub use histogram::Histogram;
 pub use lazy::Lazy;
-pub use losses::{DropReason, Drops, Resets};
+pub use losses::{Drops, Resets};
 pub use process::ProcessCollector;
 pub use program::{PayloadBytes, Tasks, count_panics, register_build_info};
 pub use streams::{PacketMeter, Segment, StreamErrors, StreamPackets};

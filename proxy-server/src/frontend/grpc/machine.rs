@@ -20,7 +20,6 @@
 use bytes::Bytes;
 use grpc::Incoming;
 use mux::{ConnectId, DialId, Dropped, Packet};
-use serve::metrics::DropReason;
 
 use crate::limits::{MAX_ADDRESS_BYTES, MAX_PROTOCOL_BYTES};
 
@@ -55,7 +54,7 @@ pub enum Order {
     /// Nothing: the replies alone answer the packet.
     Nothing,
     /// Nothing: the packet is invalid in this state, and is counted.
-    Drop(DropReason),
+    Drop(Dropped),
     /// Start the dial.
     Dial {
         /// As received from the client.
@@ -112,8 +111,8 @@ impl Machine {
     pub fn handle(&mut self, incoming: Incoming) -> Reaction {
         match incoming {
             Incoming::Packet(packet) => self.handle_packet(packet),
-            Incoming::Unknown(_) => Order::Drop(DropReason::UnknownType).into(),
-            Incoming::Malformed(_) => Order::Drop(DropReason::Malformed).into(),
+            Incoming::Unknown(_) => useless(Dropped::UnknownType),
+            Incoming::Malformed(_) => useless(Dropped::Malformed),
         }
     }
 
@@ -237,7 +236,7 @@ fn invalid_request(protocol: &str, address: &str) -> Option<String> {
 }
 
 fn useless(why: Dropped) -> Reaction {
-    Order::Drop(why.into()).into()
+    Order::Drop(why).into()
 }
 
 fn close_rsp(id: ConnectId, error: &str) -> Packet<Bytes> {
