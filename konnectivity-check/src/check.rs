@@ -68,7 +68,6 @@ fn client(options: &Options) -> Result<Client> {
         tls: TlsFiles { ca: Some(Pem::File(options.ca_file.clone())), ..TlsFiles::default() },
         credentials: Credentials::TokenFile(options.token_file.clone()),
         proxy: None,
-        warnings: Vec::new(),
     };
     Ok(Client::new(config, crate::NAME, 0.0, 0))
 }

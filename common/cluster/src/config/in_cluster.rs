@@ -39,7 +39,6 @@ pub(super) fn load(
         tls: TlsFiles { ca: Some(Pem::File(mount.join("ca.crt"))), ..TlsFiles::default() },
         credentials: Credentials::TokenFile(token),
         proxy: None,
-        warnings: Vec::new(),
     })
 }
 

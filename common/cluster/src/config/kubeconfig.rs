@@ -89,16 +89,6 @@ fn resolve(file: File, folder: &Path) -> Result<Config, String> {
         if context.user.is_empty() { User::default() } else { find(file.users, "user", &context.user)? };
     let server =
         Server::parse(&cluster.server).map_err(|why| format!("{}: {why}", shown_server(&cluster.server)))?;
-    let mut warnings = Vec::new();
-    if cluster.insecure_skip_tls_verify == Some(true) {
-        warnings.push(
-            "the kubeconfig sets insecure-skip-tls-verify: the API server's certificate is not verified"
-                .to_owned(),
-        );
-    }
-    if !server.https {
-        warnings.push("the kubeconfig's server is http: tokens travel in the clear".to_owned());
-    }
     let proxy = cluster.proxy_url.as_deref().filter(|url| !url.is_empty());
     let proxy =
         proxy.map(|url| Proxy::parse_for_http(url).map_err(|error| error.found_in("proxy-url").to_string()));
@@ -125,7 +115,6 @@ fn resolve(file: File, folder: &Path) -> Result<Config, String> {
         },
         credentials: credentials(user, folder, info)?,
         proxy: proxy.transpose()?,
-        warnings,
     })
 }
 

@@ -101,7 +101,8 @@ fn data_may_be_wrapped() {
 
 #[test]
 fn insecure_settings_are_reported() {
-    let warnings = |cluster: &str| load_text(&kubeconfig(cluster, "")).1.unwrap().warnings;
+    let warnings =
+        |cluster: &str| load_text(&kubeconfig(cluster, "")).1.unwrap().warnings().collect::<Vec<_>>();
     assert!(warnings(SERVER).is_empty());
     assert!(
         warnings(&format!("{SERVER}, insecure-skip-tls-verify: true"))[0]

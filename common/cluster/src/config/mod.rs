@@ -33,8 +33,6 @@ pub struct Config {
     pub credentials: Credentials,
     /// The proxy for the API: the kubeconfig's, otherwise the environment's.
     pub proxy: Option<Proxy>,
-    /// Warnings about settings that weaken security.
-    pub warnings: Vec<String>,
 }
 
 /// Why the API cannot be configured. One line each, with the fix.
@@ -55,10 +53,19 @@ impl Config {
     /// See [`ConfigError`].
     pub fn load(kubeconfig: Option<&Path>) -> Result<Self, ConfigError> {
         let config = Self::load_in(kubeconfig, |name| std::env::var(name).ok())?;
-        for warning in &config.warnings {
+        for warning in config.warnings() {
             tracing::warn!("{warning}");
         }
         Ok(config)
+    }
+
+    /// Warnings about settings of a kubeconfig that weaken security.
+    fn warnings(&self) -> impl Iterator<Item = &'static str> {
+        let insecure =
+            "the kubeconfig sets insecure-skip-tls-verify: the API server's certificate is not verified";
+        let clear = "the kubeconfig's server is http: tokens travel in the clear";
+        let found = [(self.tls.insecure, insecure), (!self.server.https, clear)];
+        found.into_iter().filter_map(|(found, text)| found.then_some(text))
     }
 
     /// The same, with the caller's environment.
