@@ -284,7 +284,7 @@ fn listen_for_agents(
     let bind = &config.agent_listener.bind;
     let listener = {
         let _on = handshakes.enter();
-        bind_links(&bind.host.text(), bind.port).context("--agent-port")?
+        bind_links(bind.host.text(), bind.port).context("--agent-port")?
     };
     Ok(AgentListener::new(listener, tls, service, config.keepalive, metrics.clone()))
 }

@@ -9,44 +9,32 @@ use std::time::Duration;
 
 use crate::{FlagError, GoDuration};
 
-/// The address of a listener, without its port.
+/// The address of a listener, without its port: an IP address, a name to be resolved at the bind, as in Go (`localhost`), or an
+/// address with a zone. Empty for all interfaces, IPv6 and IPv4.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum BindHost {
-    /// All interfaces, IPv6 and IPv4 (an empty flag).
-    All,
-    /// One address.
-    Address(IpAddr),
-    /// A name to be resolved at the bind, as in Go (`localhost`), or an address with a zone.
-    Name(String),
-}
+pub struct BindHost(String);
 
 impl BindHost {
     /// Parses a flag's value; brackets around an IPv6 address are optional.
     pub fn parse(text: &str) -> Self {
         let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
-        match bare.parse() {
-            _ if bare.is_empty() => Self::All,
-            Ok(address) => Self::Address(address),
-            Err(_) => Self::Name(bare.to_owned()),
-        }
+        // Equal addresses have equal texts.
+        Self(bare.parse::<IpAddr>().map_or_else(|_| bare.to_owned(), |address| address.to_string()))
     }
 
     /// Whether it means all interfaces.
     pub fn is_all(&self) -> bool {
-        match self {
-            Self::All => true,
-            Self::Address(address) => address.is_unspecified(),
-            Self::Name(_) => false,
-        }
+        self.0.is_empty() || self.address().is_some_and(|address| address.is_unspecified())
+    }
+
+    /// The address; none for a name, or for all interfaces by an empty flag.
+    pub fn address(&self) -> Option<IpAddr> {
+        self.0.parse().ok()
     }
 
     /// The host for a listener: empty for all interfaces.
-    pub fn text(&self) -> String {
-        match self {
-            Self::All => String::new(),
-            Self::Address(address) => address.to_string(),
-            Self::Name(name) => name.clone(),
-        }
+    pub fn text(&self) -> &str {
+        &self.0
     }
 }
 
@@ -61,11 +49,7 @@ pub struct Bind {
 
 impl fmt::Display for BindHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::All => f.write_str("all interfaces"),
-            Self::Address(address) => write!(f, "{address}"),
-            Self::Name(name) => f.write_str(name),
-        }
+        f.write_str(if self.0.is_empty() { "all interfaces" } else { &self.0 })
     }
 }
 
@@ -196,14 +180,18 @@ mod tests {
 
     #[test]
     fn bind_hosts() {
-        assert_eq!(BindHost::parse(""), BindHost::All);
-        assert_eq!(BindHost::parse("::"), BindHost::Address("::".parse().unwrap()));
-        assert_eq!(BindHost::parse("[::1]"), BindHost::Address("::1".parse().unwrap()));
-        assert_eq!(BindHost::parse("localhost"), BindHost::Name("localhost".into()));
-        assert_eq!(BindHost::parse("fe80::1%eth0"), BindHost::Name("fe80::1%eth0".into()));
-        for (given, text) in [("", ""), ("[::1]", "::1"), ("0.0.0.0", "0.0.0.0"), ("localhost", "localhost")]
-        {
-            assert_eq!(BindHost::parse(given).text(), text);
+        for (given, text, address, is_all) in [
+            ("", "", None, true),
+            ("::", "::", Some("::"), true),
+            ("0.0.0.0", "0.0.0.0", Some("0.0.0.0"), true),
+            ("[::1]", "::1", Some("::1"), false),
+            ("0:0::1", "::1", Some("::1"), false),
+            ("localhost", "localhost", None, false),
+            ("fe80::1%eth0", "fe80::1%eth0", None, false),
+        ] {
+            let host = BindHost::parse(given);
+            assert_eq!((host.text(), host.is_all()), (text, is_all), "{given}");
+            assert_eq!(host.address(), address.map(|address| address.parse().unwrap()), "{given}");
         }
     }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use flags::{Bind, BindHost, FlowOptions, LogOptions, ProfilingFlags, RecordOptions};
+use flags::{Bind, FlowOptions, LogOptions, ProfilingFlags, RecordOptions};
 
 use grpc::KeepaliveFlags;
 use net::host_port::Joined;
@@ -66,12 +66,10 @@ impl fmt::Display for FrontendConfig {
         let protocol = self.protocol.name();
         match &self.listener {
             FrontendListener::Unix { path, .. } => write!(f, "{protocol}+unix:{}", path.display()),
-            FrontendListener::Tcp { bind, .. } if bind.host == BindHost::All => {
-                write!(f, "{protocol}+tcp:{}", bind.port)
-            }
-            FrontendListener::Tcp { bind, .. } => {
-                write!(f, "{protocol}+tcp:{}", Joined(&bind.host.text(), bind.port))
-            }
+            FrontendListener::Tcp { bind: Bind { host, port }, .. } => match host.text() {
+                "" => write!(f, "{protocol}+tcp:{port}"),
+                host => write!(f, "{protocol}+tcp:{}", Joined(host, *port)),
+            },
         }
     }
 }

@@ -117,7 +117,7 @@ impl Frontend {
             }
             (args::FrontendListener::Tcp { bind, .. }, Some(port)) => {
                 let _on = port.handshakes.enter();
-                FrontendListener::Tls(bind_tcp(&bind.host.text(), bind.port)?, port.clone())
+                FrontendListener::Tls(bind_tcp(bind.host.text(), bind.port)?, port.clone())
             }
             (args::FrontendListener::Tcp { .. }, None) => anyhow::bail!("a frontend's port has TLS"),
         };

@@ -63,11 +63,8 @@ pub struct StatusPort {
 impl StatusPort {
     /// The status on an admin port on `host`. Logs once if the address is not a loopback address.
     pub fn new(source: StatusSource, host: &BindHost, on_any_address: bool) -> Self {
-        let is_loopback = match host {
-            BindHost::All => false,
-            BindHost::Address(address) => address.to_canonical().is_loopback(),
-            BindHost::Name(name) => name == "localhost",
-        };
+        let is_loopback = host.address().is_some_and(|address| address.to_canonical().is_loopback())
+            || host.text() == "localhost";
         if !is_loopback {
             let text = if on_any_address {
                 "/statusz is served to everyone who reaches the admin port"
@@ -98,7 +95,7 @@ impl StatusPort {
     }
 
     fn is_own(&self, host: &str) -> bool {
-        let is_bound = matches!(&self.host, BindHost::Name(name) if name.eq_ignore_ascii_case(host));
+        let is_bound = !host.is_empty() && host.eq_ignore_ascii_case(self.host.text());
         is_bound || host.parse::<IpAddr>().is_ok() || host.eq_ignore_ascii_case("localhost")
     }
 }

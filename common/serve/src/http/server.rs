@@ -94,7 +94,7 @@ impl Drop for ServerHandle {
 async fn bind_or_retry(name: &'static str, bind: &Bind) -> TcpListener {
     let mut pause = RETRY.0;
     loop {
-        match bind_tcp(&bind.host.text(), bind.port) {
+        match bind_tcp(bind.host.text(), bind.port) {
             Ok(listener) => return listener,
             Err(error) => {
                 let retry_in = GoDuration::from(pause);
