@@ -102,10 +102,8 @@ pub(super) fn code_of_http(status: StatusCode) -> Code {
 /// Whether a content type is gRPC with protobuf messages: `application/grpc`, optionally with `+proto` or parameters.
 pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
     let value = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
-    match value.to_ascii_lowercase().strip_prefix(b"application/grpc") {
-        Some(rest) => matches!(rest.first(), None | Some(b'+' | b';')),
-        None => false,
-    }
+    let lower = value.to_ascii_lowercase();
+    matches!(lower.strip_prefix(b"application/grpc"), Some([] | [b'+' | b';', ..]))
 }
 
 /// `grpc-status` and `grpc-message` to be sent.
