@@ -14,7 +14,6 @@
 //!
 //! [`super::pinger`] carries this out.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Waker};
 use std::time::Duration;
@@ -128,10 +127,6 @@ pub struct KeepaliveHandle {
     /// A ping has been unanswered for [`UNRESPONSIVE_AFTER`].
     pub(super) unresponsive: watch::Sender<bool>,
     pub(super) kernel: OnceLock<Arc<dyn PeerKernel>>,
-    /// In nanoseconds; zero until it is measured.
-    rtt: AtomicU64,
-    /// The same for the last ping, measurement or not.
-    last_rtt: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -141,6 +136,10 @@ struct State {
     superseded: bool,
     lost_by_peer: bool,
     measurement: Option<Measurement>,
+    /// The lowest RTT, once it is measured.
+    rtt: Option<Duration>,
+    /// The RTT of the last ping, measurement or not.
+    last_rtt: Option<Duration>,
     driver: Option<Waker>,
 }
 
@@ -162,12 +161,12 @@ impl KeepaliveHandle {
                 superseded: false,
                 lost_by_peer: false,
                 measurement: None,
+                rtt: None,
+                last_rtt: None,
                 driver: None,
             }),
             unresponsive: watch::Sender::new(false),
             kernel: OnceLock::new(),
-            rtt: AtomicU64::new(0),
-            last_rtt: AtomicU64::new(0),
         })
     }
 
@@ -205,19 +204,20 @@ impl KeepaliveHandle {
 
     /// The lowest RTT so far, once it is measured.
     pub fn rtt(&self) -> Option<Duration> {
-        duration(&self.rtt)
+        self.state.lock().rtt
     }
 
     /// The RTT of the last ping that was answered.
     pub fn last_rtt(&self) -> Option<Duration> {
-        duration(&self.last_rtt)
+        self.state.lock().last_rtt
     }
 
     /// Records the RTT of a ping. It counts for [`Self::rtt`] only if a measurement was requested, which frontends do not.
     pub(super) fn sampled(&self, took: Duration) {
-        self.last_rtt.store(nanos(took), Ordering::Relaxed);
-        let measuring =
-            self.state.lock().measurement.as_ref().is_some_and(|measurement| measurement.left > 0);
+        let mut state = self.state.lock();
+        state.last_rtt = Some(took);
+        let measuring = state.measurement.as_ref().is_some_and(|measurement| measurement.left > 0);
+        drop(state);
         let between_kernels = || self.kernel.get()?.look()?.min_rtt;
         let by_kernels = if measuring && needs_wide_window(took) { between_kernels() } else { None };
         let mut state = self.state.lock();
@@ -228,7 +228,7 @@ impl KeepaliveHandle {
             measurement.left = 0;
         }
         if measurement.left == 0 {
-            self.rtt.store(nanos(lowest), Ordering::Relaxed);
+            state.rtt = Some(lowest);
         }
     }
 
@@ -276,16 +276,6 @@ impl KeepaliveHandle {
             driver.wake();
         }
     }
-}
-
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX).max(1)
-}
-
-/// Zero nanoseconds mean that there is none.
-fn duration(nanos: &AtomicU64) -> Option<Duration> {
-    let nanos = nanos.load(Ordering::Relaxed);
-    (nanos > 0).then(|| Duration::from_nanos(nanos))
 }
 
 /// What the driver must do, besides the settings.
