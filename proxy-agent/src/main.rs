@@ -4,7 +4,6 @@ use std::process::ExitCode;
 
 use proxy_agent::metrics::PREFIX;
 use proxy_agent::{args, boot::Agent};
-use serve::logs;
 use serve::metrics::Tasks;
 use serve::process::Process;
 
@@ -19,17 +18,7 @@ fn main() -> ExitCode {
     if let Some(code) = commands::main(commands::Program::Agent, std::env::args_os()) {
         return code;
     }
-    let config = match args::parse(std::env::args_os()) {
-        Ok(config) => config,
-        Err(exit) => return logs::leave(exit, std::env::args_os()),
-    };
-    match start(config) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            logs::fatal(&logs::chain(error.as_ref()));
-            ExitCode::FAILURE
-        }
-    }
+    serve::process::main(args::parse, start)
 }
 
 fn start(config: args::Config) -> anyhow::Result<()> {

@@ -1,11 +1,15 @@
 //! What both programs start before they serve: logs, metrics, signals, and the thread of the health and admin ports.
 
+use std::env::ArgsOs;
+use std::error::Error;
+use std::ffi::OsString;
 use std::io;
+use std::process::ExitCode;
 
-use flags::{LogOptions, RecordOptions};
+use flags::{Exit, LogOptions, RecordOptions};
 
 use crate::http::OpsRuntime;
-use crate::logs::{Logs, Records};
+use crate::logs::{self, Logs, Records};
 use crate::metrics::{Registry, count_panics};
 use crate::signals::Signals;
 
@@ -51,6 +55,22 @@ impl Process {
         let ops = OpsRuntime::start()?;
         let signals = Signals::install(ops.handle(), &logs.last_words())?;
         Ok(Self { registry, signals, records, logs, ops })
+    }
+}
+
+/// Parses the command line and the environment of this process, and starts it. Ends with the line of the error, or with the exit
+/// of the command line.
+pub fn main<C, E: AsRef<dyn Error>>(
+    parse: impl FnOnce(ArgsOs, fn(&str) -> Option<OsString>) -> Result<C, Exit>,
+    start: impl FnOnce(C) -> Result<(), E>,
+) -> ExitCode {
+    match parse(std::env::args_os(), |name| std::env::var_os(name)).map(start) {
+        Err(exit) => logs::leave(exit, std::env::args_os()),
+        Ok(Ok(())) => ExitCode::SUCCESS,
+        Ok(Err(error)) => {
+            logs::fatal(&logs::chain(error.as_ref()));
+            ExitCode::FAILURE
+        }
     }
 }
 

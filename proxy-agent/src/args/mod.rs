@@ -29,13 +29,8 @@ const LEAST_INTERVAL: Duration = Duration::from_millis(1);
 
 const ABOUT: &str = "dials a cluster's endpoints on behalf of the proxy-servers it connects to.";
 
-/// Parses the process's command line, starting with the program name, and its environment.
-pub fn parse(argv: impl Iterator<Item = OsString>) -> Result<Config, Exit> {
-    parse_with(argv, |name| std::env::var_os(name))
-}
-
-/// Like [`parse`], with the environment as an argument.
-pub fn parse_with(
+/// Parses a command line, starting with the program name, and its environment.
+pub fn parse(
     argv: impl Iterator<Item = OsString>,
     environment: impl Fn(&str) -> Option<OsString>,
 ) -> Result<Config, Exit> {

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use flags::Exit;
 use proptest::prelude::*;
-use proxy_agent::args::{Config, parse_with};
+use proxy_agent::args::{self, Config};
 use table::{
     Entry, argv, check, check_help, flow_entries, is_the_check_by_name, log_entries, profiling_entries,
     record_entries,
@@ -48,7 +48,7 @@ fn table() -> Vec<Entry<Config>> {
 }
 
 fn run(words: &[&str], dir: &Path) -> Result<Config, Exit> {
-    parse_with(argv("proxy-agent", words, dir), |name| {
+    args::parse(argv("proxy-agent", words, dir), |name| {
         (name == "PROXY_AGENT_ID").then(|| "from-the-environment".into())
     })
 }
@@ -72,7 +72,7 @@ fn the_table_and_the_help_name_the_same_flags() {
 
 #[test]
 fn identities_without_flag_and_environment_differ() {
-    let fresh = || parse_with(std::iter::once("proxy-agent".into()), |_| None).unwrap().servers.agent_id;
+    let fresh = || args::parse(std::iter::once("proxy-agent".into()), |_| None).unwrap().servers.agent_id;
     assert_eq!(fresh().len(), 36);
     assert_ne!(fresh(), fresh());
 }

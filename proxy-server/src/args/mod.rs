@@ -30,13 +30,8 @@ use crate::frontend::Protocol;
 
 const ABOUT: &str = "carries kube-apiserver's connections to the agents of a cluster.";
 
-/// Parses the process's command line, starting with the program name, and its environment.
-pub fn parse(argv: impl Iterator<Item = OsString>) -> Result<Config, Exit> {
-    parse_with(argv, |name| std::env::var_os(name))
-}
-
-/// Like [`parse`], with the environment as an argument.
-pub fn parse_with(
+/// Parses a command line, starting with the program name, and its environment.
+pub fn parse(
     argv: impl Iterator<Item = OsString>,
     environment: impl Fn(&str) -> Option<OsString>,
 ) -> Result<Config, Exit> {

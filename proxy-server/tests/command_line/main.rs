@@ -13,7 +13,7 @@ use std::path::Path;
 
 use flags::Exit;
 use proptest::prelude::*;
-use proxy_server::args::{Config, parse_with};
+use proxy_server::args::{self, Config};
 use table::{
     Entry, argv, check, check_help, flow_entries, is_the_check_by_name, log_entries, profiling_entries,
     record_entries,
@@ -59,7 +59,7 @@ fn table() -> Vec<Entry<Config>> {
 }
 
 fn run(words: &[&str], dir: &Path) -> Result<Config, Exit> {
-    parse_with(argv("proxy-server", words, dir), |name| {
+    args::parse(argv("proxy-server", words, dir), |name| {
         (name == "PROXY_SERVER_ID").then(|| "from-the-environment".into())
     })
 }
@@ -90,7 +90,7 @@ fn identities_without_flag_and_environment_differ() {
         let words =
             [["proxy-server".into(), "--uds-name=x".into()], flag("--cluster-cert"), flag("--cluster-key")];
         let words = words.into_iter().flatten().chain(["--server-port=0".into()]);
-        parse_with(words, |_| None).unwrap().replica.server_id
+        args::parse(words, |_| None).unwrap().replica.server_id
     };
     assert_eq!(fresh().len(), 36);
     assert_ne!(fresh(), fresh());
