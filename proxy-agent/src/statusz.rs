@@ -7,8 +7,6 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use driver::LiveConnection;
-use serve::http::StatusSource;
-use serve::http::health::Condition;
 use serve::statusz::{Facts, ago, connections, rfc3339, seconds, stall};
 use status::{Connection, Kubernetes, List, Page, Query, Server, Status, Totals};
 use tokio::sync::watch;
@@ -29,18 +27,8 @@ pub(crate) struct StatusSources {
 }
 
 impl StatusSources {
-    /// The source for the admin port. `readiness` has the conditions of `/readyz`.
-    pub(crate) fn source(
-        self,
-        readiness: impl Fn() -> Vec<Condition> + Send + Sync + 'static,
-    ) -> StatusSource {
-        StatusSource::new(readiness, move |query| {
-            let sources = self.clone();
-            async move { sources.document(&query).await }
-        })
-    }
-
-    async fn document(&self, query: &Query) -> Status {
+    /// The document that a query asks for.
+    pub(crate) async fn document(self, query: Query) -> Status {
         let gauge = |count: i64| u64::try_from(count).unwrap_or_default();
         let totals = Totals {
             servers: gauge(self.metrics.server_connections.count()),
@@ -56,14 +44,14 @@ impl StatusSources {
         });
         let links = self.open.all();
         if query.list != Some(List::Connections) {
-            let mut page = Page::new(query);
+            let mut page = Page::new(&query);
             links
                 .chunk_by(|one, two| one.server_id == two.server_id)
                 .for_each(|links| page.push(server(links)));
             status.servers = page.finish();
         }
         if query.list != Some(List::Peers) {
-            (status.connections, status.incomplete) = connection_page(links, query).await;
+            (status.connections, status.incomplete) = connection_page(links, &query).await;
         }
         status
     }

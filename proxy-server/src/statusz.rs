@@ -10,8 +10,6 @@ mod cost;
 use std::time::SystemTime;
 
 use driver::{LiveConnection, SharedTraffic};
-use serve::http::StatusSource;
-use serve::http::health::Condition;
 use serve::statusz::{Facts, ago, connections, rfc3339, seconds, stall, unix};
 use status::{Agent, Connection, Kubernetes, List, Page, Query, Status, Totals};
 use tokio::task::yield_now;
@@ -40,26 +38,16 @@ pub(crate) struct StatusSources {
 }
 
 impl StatusSources {
-    /// The source for the admin port. `readiness` has the conditions of `/readyz`.
-    pub(crate) fn source(
-        self,
-        readiness: impl Fn() -> Vec<Condition> + Send + Sync + 'static,
-    ) -> StatusSource {
-        StatusSource::new(readiness, move |query| {
-            let sources = self.clone();
-            async move { sources.document(&query).await }
-        })
-    }
-
-    async fn document(&self, query: &Query) -> Status {
+    /// The document that a query asks for.
+    pub(crate) async fn document(self, query: Query) -> Status {
         let mut status = Status { totals: self.totals(), ..self.facts.document() };
         self.metrics.journal.fill(&mut status);
         status.kubernetes = self.has_api.then(|| self.kubernetes());
         if query.list != Some(List::Connections) {
-            status.agents = agents(&self.backends, query).await;
+            status.agents = agents(&self.backends, &query).await;
         }
         if query.list != Some(List::Peers) {
-            (status.connections, status.incomplete) = connection_page(&self.backends, query).await;
+            (status.connections, status.incomplete) = connection_page(&self.backends, &query).await;
         }
         status
     }
@@ -273,7 +261,7 @@ mod tests {
         async fn document(&self, query: &str) -> (Status, usize) {
             self.told.store(0, Ordering::Relaxed);
             let began = serve::statusz::now();
-            let status = self.sources.document(&Query::parse(query).unwrap()).await;
+            let status = self.sources.clone().document(Query::parse(query).unwrap()).await;
             let bytes = serde_json::to_string(&status).unwrap().len();
             println!("{query:?}: {bytes} bytes in {:?}", began.elapsed().unwrap_or_default());
             (status, self.told.load(Ordering::Relaxed))

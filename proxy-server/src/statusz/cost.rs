@@ -11,7 +11,7 @@ use std::time::Duration;
 use driver::MemoryLimiter;
 use flags::{Bind, BindHost};
 use serve::http::admin::with_status;
-use serve::http::{OpsRuntime, Routes, StatusPort, serve};
+use serve::http::{OpsRuntime, Routes, StatusPort, StatusSource, serve};
 use tokio::runtime::{Builder, Handle};
 use tokio::time::{Instant, sleep_until};
 
@@ -108,10 +108,12 @@ fn cost_of_pages_with_16000_agents_and_50000_connections() {
     let budget = Budget::new(1 << 20, 1 << 20);
     let dialer = Dialer::new(backends, budget, MemoryLimiter::new(1 << 30), Duration::ZERO, dials);
     let host = BindHost::parse("127.0.0.1");
-    let status = StatusPort::new(world.sources.clone().source(Vec::new), &host, false);
+    let sources = world.sources.clone();
+    let source = StatusSource::new(Vec::new, move |query| sources.clone().document(query));
+    let status = StatusPort::new(source, &host, false);
     let routes = with_status(Routes::default(), status);
     let port = serve(ops.handle(), "admin", Bind { host, port: 0 }, routes);
-    let admin = data.block_on(port.bound());
+    let admin = data.block_on(port.address().wait_for(Option::is_some)).unwrap().unwrap();
 
     println!("{AGENTS} agents, {CONNECTIONS} connections");
     for (name, page) in PAGES {
