@@ -5,12 +5,11 @@
 //! rotated. Every step has its own time limit. Never retries.
 
 use std::fmt::Display;
-use std::future::poll_fn;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use grpc::capabilities::{self, Capabilities};
 use grpc::live_streams::LiveStreams;
 use grpc::{Code, KeepaliveFlags, Wire, WireError};
@@ -305,18 +304,7 @@ impl<R: Resolve> Connector for GrpcConnector<R> {
 
     async fn resolve(&self) -> Vec<Resolved> {
         let entries = self.servers.iter().enumerate();
-        let mut lookups: Vec<_> =
-            entries.map(|(index, entry)| (Box::pin(self.addresses(index, entry)), None)).collect();
-        poll_fn(|cx| {
-            for (lookup, found) in lookups.iter_mut().filter(|(_, found)| found.is_none()) {
-                if let Poll::Ready(resolved) = lookup.as_mut().poll(cx) {
-                    *found = Some(resolved);
-                }
-            }
-            let all: Option<Vec<_>> = lookups.iter().map(|(_, found)| found.clone()).collect();
-            all.map_or(Poll::Pending, Poll::Ready)
-        })
-        .await
+        join_all(entries.map(|(index, entry)| self.addresses(index, entry))).await
     }
 
     async fn connect(
