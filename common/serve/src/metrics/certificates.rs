@@ -11,15 +11,11 @@ use prometheus_client::registry::Registry;
 
 use super::CountBy;
 
-crate::label!(
-    /// A file, by the flag that names it.
-    struct File in "file"
-);
+// A file, by the flag that names it.
+crate::label!(struct File in "file");
 
-crate::label!(
-    /// The listener or client whose handshakes use the files.
-    struct Side in "side"
-);
+// The listener or client whose handshakes use the files.
+crate::label!(struct Side in "side");
 
 crate::label! {
     /// The result of a change of files.
@@ -79,10 +75,8 @@ impl Certificates {
     }
 }
 
-crate::label!(
-    /// Why only Go's rules accept a certificate, by net's label.
-    struct LegacyReason in "reason"
-);
+// Why only Go's rules accept a certificate, by net's label.
+crate::label!(struct LegacyReason in "reason");
 
 /// `legacy_certificates_total` {reason}: handshakes that only Go's rules accept.
 #[derive(Debug, Clone)]

@@ -35,10 +35,8 @@ impl PacketType {
 
 crate::label!(PacketType in "packet_type");
 
-crate::label!(
-    /// Go's name of a gRPC status code.
-    struct Code in "code"
-);
+// Go's name of a gRPC status code.
+crate::label!(struct Code in "code");
 
 /// `stream_packets_total` {segment, packet_type}.
 #[derive(Debug, Clone)]
