@@ -79,22 +79,17 @@ pub trait Wire {
 
     /// Ready once the stream has failed, or the peer accepts nothing more. All packets that [`Wire::poll_packet`] still
     /// returns, and its end, have then arrived.
-    fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let _ = cx;
+    fn poll_over(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
         Poll::Pending
     }
 
     /// Reads the arrived packets into a compact buffer without returning them: HTTP/2 keeps more than 200 bytes for each
     /// unread frame. Their window is not returned to the peer, which limits the buffer. For a caller that accepts no packets.
-    fn poll_hold(&mut self, cx: &mut Context<'_>) {
-        let _ = cx;
-    }
+    fn poll_hold(&mut self, _cx: &mut Context<'_>) {}
 
     /// While on, consumed packets do not return their window to the peer. So everything that the peer may send before a
     /// close can be read ahead, within the memory that its window granted. Off returns the withheld window.
-    fn hold_back(&mut self, on: bool) {
-        let _ = on;
-    }
+    fn hold_back(&mut self, _on: bool) {}
 
     /// Bytes that have arrived and were not returned yet, or whose window is withheld.
     fn held(&mut self) -> usize {
@@ -106,9 +101,8 @@ pub trait Wire {
         None
     }
 
-    /// Ends the stream because of the peer's fault: a server sends `error` as status, a client resets the stream.
-    fn fail(&mut self, error: &WireError) {
-        let _ = error;
+    /// Ends the stream because of the peer's fault: a server sends the error as status, a client resets the stream.
+    fn fail(&mut self, _error: &WireError) {
         self.finish();
     }
 

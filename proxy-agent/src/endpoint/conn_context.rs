@@ -222,10 +222,6 @@ impl<G: Send + Unpin> LocalIo for ConnContext<G> {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_flush(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
     fn poll_shut_down(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         Pin::new(&mut self.stream).poll_shutdown(cx).map_ok(|()| true)
     }

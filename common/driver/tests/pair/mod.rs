@@ -234,10 +234,6 @@ impl LocalIo for PipeIo {
         Poll::Pending
     }
 
-    fn poll_flush(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
     fn poll_shut_down(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         Pin::new(&mut self.io).poll_shutdown(cx).map_ok(|()| true)
     }

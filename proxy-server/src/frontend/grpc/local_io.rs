@@ -178,11 +178,6 @@ impl<W: Wire + Send> LocalIo for GrpcIo<W> {
         Poll::Ready(Ok(()))
     }
 
-    /// Does nothing: the connection's driver flushes.
-    fn poll_flush(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
     /// No packet tells a gRPC client about a half-close: the connection ends with CLOSE_RSP.
     fn poll_shut_down(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         Poll::Ready(Ok(false))
