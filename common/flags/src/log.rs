@@ -117,7 +117,8 @@ impl Value for Severity {
 }
 
 impl Severity {
-    const fn name(self) -> &'static str {
+    /// Its name in flags and in the names of files.
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Info => "INFO",
             Self::Warning => "WARNING",

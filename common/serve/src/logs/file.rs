@@ -169,12 +169,7 @@ fn open(path: &Path, keep: bool) -> io::Result<File> {
 
 /// Creates `PROGRAM.HOST.USER.log.SEVERITY.DATE-TIME.PID`, and the link `PROGRAM.SEVERITY` to it.
 fn create_in(folder: &Path, severity: Severity) -> io::Result<File> {
-    let tag = match severity {
-        Severity::Info => "INFO",
-        Severity::Warning => "WARNING",
-        Severity::Error => "ERROR",
-        Severity::Fatal => "FATAL",
-    };
+    let tag = severity.name();
     let user = std::env::var("USER").unwrap_or_else(|_| rustix::process::getuid().as_raw().to_string());
     let (program, pid) = (program(), std::process::id());
     let name = format!("{program}.{}.{}.log.{tag}.{}.{pid}", host(), user.replace('/', "_"), stamps().1);
