@@ -17,7 +17,7 @@
 mod frontend;
 mod kubernetes;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -305,7 +305,7 @@ async fn drained(connections: &TaskTracker) {
 fn agent_tls(config: &Config, metrics: &Metrics) -> Result<ServerTls> {
     let crate::args::AgentListener { cert, key, client_ca, .. } = &config.agent_listener;
     let flags = ["--cluster-cert", "--cluster-key", "--cluster-ca-cert"];
-    load_tls(config, metrics, flags, (cert, key), client_ca.clone(), ALPN_H2)
+    load_tls(config, metrics, flags, (cert, key), client_ca.as_deref(), ALPN_H2)
 }
 
 /// `None` for a Unix socket.
@@ -313,7 +313,7 @@ fn frontend_tls(config: &Config, frontend: &FrontendConfig, metrics: &Metrics) -
     let FrontendListener::Tcp { cert, key, ca, .. } = &frontend.listener else { return Ok(None) };
     let alpn = if frontend.protocol == Protocol::Grpc { ALPN_H2 } else { ALPN_HTTP1 };
     let flags = ["--server-cert", "--server-key", "--server-ca-cert"];
-    load_tls(config, metrics, flags, (cert, key), Some(ca.clone()), alpn).map(Some)
+    load_tls(config, metrics, flags, (cert, key), Some(ca), alpn).map(Some)
 }
 
 fn load_tls(
@@ -321,21 +321,19 @@ fn load_tls(
     metrics: &Metrics,
     [of_cert, of_key, of_ca]: [&str; 3],
     (cert, key): (&Path, &Path),
-    client_ca: Option<PathBuf>,
+    client_ca: Option<&Path>,
     alpn: &[u8],
 ) -> Result<ServerTls> {
-    let files = [(of_cert, Some(cert)), (of_key, Some(key)), (of_ca, client_ca.as_deref())];
-    let files = files.map(|(flag, file)| (flag, file.map(Path::to_owned)));
     let options = ServerTlsOptions {
         cert: cert.to_owned(),
         key: key.to_owned(),
-        client_ca,
+        client_ca: client_ca.map(Path::to_owned),
         alpn: vec![alpn.to_vec()],
         min_version: config.agents.tls_min_version.value,
         suites: config.agents.cipher_suites.value.clone(),
     };
     ServerTls::load(options, metrics.legacy_certificates.observer()).map_err(|error| {
-        let flags = error.flags(&files.each_ref().map(|(flag, file)| (*flag, file.as_deref())));
+        let flags = error.flags(&[(of_cert, Some(cert)), (of_key, Some(key)), (of_ca, client_ca)]);
         anyhow::Error::new(error).context(flags)
     })
 }

@@ -76,8 +76,6 @@ pub(super) fn leases(
     metrics: &Metrics,
     ops: &OpsRuntime,
 ) -> Option<LeaseController> {
-    if !config.kube.enable_lease_controller {
-        return None;
-    }
-    Some(LeaseController::start(ops.handle(), client, lease_settings(config), metrics.clone()))
+    let start = || LeaseController::start(ops.handle(), client, lease_settings(config), metrics.clone());
+    config.kube.enable_lease_controller.then(start)
 }
