@@ -1,6 +1,6 @@
 //! `AgentService/Connect`: an agent's stream is a backend while it is open.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -315,9 +315,7 @@ impl AgentService {
     fn warn_of_missing_identifiers(&self) {
         let lacking = self.backends.lacking(ReadinessPolicy::FirstStrategy);
         let Some(strategy) = lacking.first().map(|strategy| strategy.name()) else { return };
-        let Some(suppressed) = self.gate.refusals.due("identifiers", Ipv4Addr::UNSPECIFIED.into()) else {
-            return;
-        };
+        let Some(suppressed) = self.gate.refusals.due_for("identifiers", ()) else { return };
         let agents = self.backends.agent_count();
         tracing::warn!(
             agents,
@@ -330,7 +328,7 @@ impl AgentService {
     /// Logs, once a minute, that no agent is in the zone of `--prefer-zone`.
     fn warn_of_empty_zone(&self) {
         let Some(zone) = self.backends.empty_zone() else { return };
-        if let Some(suppressed) = self.gate.refusals.due("zone", Ipv4Addr::UNSPECIFIED.into()) {
+        if let Some(suppressed) = self.gate.refusals.due_for("zone", ()) {
             let agents = self.backends.agent_count();
             tracing::warn!(%zone, agents, suppressed, "no connected agent is in the zone of --prefer-zone");
         }

@@ -2,7 +2,6 @@
 //! an ejected agent that has left.
 
 use std::cmp::Reverse;
-use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -122,7 +121,7 @@ pub async fn keep_sweeping<L: Clone>(backends: BackendManager<L>, metrics: Outli
         metrics.ejections.inc_by(backends.sweep(&agents, now));
         metrics.set(&agents, now);
         let nobody = !agents.is_empty() && agents.iter().all(|agent| !agent.ready);
-        if nobody && let Some(suppressed) = logs.due("nobody", Ipv4Addr::UNSPECIFIED.into()) {
+        if nobody && let Some(suppressed) = logs.due_for("nobody", ()) {
             let agents = agents.len();
             tracing::warn!(agents, suppressed, "no agent is ready: all drain, are ejected or do not answer");
         }
