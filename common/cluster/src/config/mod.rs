@@ -79,7 +79,9 @@ impl Config {
         let mut config = match kubeconfig {
             Some(path) => {
                 let config = kubeconfig::load(path)?;
-                config.check_files().map_err(|why| ConfigError::of(path, &why))?;
+                // As with client-go. The files are read again at each use, because they rotate.
+                let checked = config.tls.check_files().and_then(|()| config.credentials.check_file());
+                checked.map_err(|why| ConfigError::of(path, &why))?;
                 config
             }
             None => in_cluster::load(Path::new(in_cluster::MOUNT), &environment)?,
@@ -97,13 +99,6 @@ impl Config {
             config.proxy = found.cloned();
         }
         Ok(config)
-    }
-
-    /// The process does not start if a file that the kubeconfig names cannot be read, as with client-go. The files are
-    /// read again at each use, because they rotate.
-    fn check_files(&self) -> Result<(), String> {
-        self.tls.check_files()?;
-        self.credentials.check_file()
     }
 }
 

@@ -54,7 +54,15 @@ impl EnvProxy {
         };
         let url = first(name);
         let parsed = (!url.is_empty()).then(|| parse(&url).map_err(|error| error.found_in(name)));
-        Self { proxy: ignoring(parsed.transpose()), no_proxy: NoProxy::parse(&first("NO_PROXY")) }
+        let proxy = match parsed.transpose() {
+            // Go silently ignores a URL that it cannot parse, and dials directly; we do the same, with a warning.
+            Err(error) if error.ignored => {
+                tracing::warn!(%error, "dialing without a proxy");
+                Ok(None)
+            }
+            parsed => parsed,
+        };
+        Self { proxy, no_proxy: NoProxy::parse(&first("NO_PROXY")) }
     }
 
     /// The proxy for a server; `None` means to dial it directly.
@@ -66,16 +74,5 @@ impl EnvProxy {
             return Ok(None);
         }
         self.proxy.as_ref().map(Option::as_ref).map_err(Clone::clone)
-    }
-}
-
-/// Go silently ignores a URL that it cannot parse, and dials directly; we do the same, with a warning.
-fn ignoring(parsed: Result<Option<Proxy>, ProxyUrlError>) -> Result<Option<Proxy>, ProxyUrlError> {
-    match parsed {
-        Err(error) if error.ignored => {
-            tracing::warn!(%error, "dialing without a proxy");
-            Ok(None)
-        }
-        parsed => parsed,
     }
 }

@@ -63,19 +63,18 @@ pub(super) fn response(accepted: &HeaderMap, status: &Status, query: &Query) -> 
 
 fn page(status: &Status, query: &Query) -> String {
     let (mut html, view) = (Html::default(), View { status, query });
-    let name = if status.id.is_empty() { "" } else { &status.id };
     html.raw("<!DOCTYPE html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>");
     html.text(summary::word(status))
         .raw(" - ")
         .text(&status.build.program)
         .raw(" ")
-        .text(name)
+        .text(&status.id)
         .raw("</title>");
     html.raw("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">");
     html.raw("<meta name=\"color-scheme\" content=\"light dark\"><link rel=\"icon\" href=\"data:,\"><style>");
     html.raw(STYLE)
         .raw("</style></head><body><a class=\"skip\" href=\"#main\">Skip to the status</a><header>");
-    html.raw("<h1>").text(&status.build.program).raw(" <span>").text(name).raw("</span></h1>");
+    html.raw("<h1>").text(&status.build.program).raw(" <span>").text(&status.id).raw("</span></h1>");
     form(&mut html, &view);
     html.raw("<div class=\"refresh\"><span id=\"refreshed\"></span><a id=\"reload\" href=\"");
     html.text(view.href(query, ""))
