@@ -108,7 +108,7 @@ impl ServerLinkHandler {
             Command::Report { skip, limit, reply } => {
                 let _ = reply.send(conns.live(now, skip, limit));
             }
-            Command::Probe => self.observer.probe(),
+            Command::Probe => self.observer.keepalive.probe(),
             Command::Finish => self.stopping = true,
         }
     }
@@ -124,7 +124,7 @@ impl ServerLinkHandler {
         } else {
             let probe_timer = self.probe_timer.get_or_insert_with(|| Box::pin(sleep(PROBE_AFTER)));
             while probe_timer.as_mut().poll(cx).is_ready() {
-                self.observer.probe();
+                self.observer.keepalive.probe();
                 self.observer.probe_lanes();
                 self.pings += 1;
                 if self.native || self.pings >= PINGS_BEFORE_PROBE {

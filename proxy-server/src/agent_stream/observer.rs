@@ -86,12 +86,7 @@ impl Observer {
         }
     }
 
-    /// Pings the agent because dials have waited, here or on another lane.
-    pub(super) fn probe(&self) {
-        self.keepalive.probe();
-    }
-
-    /// Lets the agent's other lanes do the same.
+    /// Pings the agent on its other lanes, because dials have waited.
     pub(super) fn probe_lanes(&self) {
         let lanes = self.registration.iter().flat_map(|registration| self.backends.lanes(registration.id));
         lanes.for_each(|lane| lane.probe());

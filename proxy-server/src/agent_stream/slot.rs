@@ -39,7 +39,7 @@ enum Holds {
 
 impl AgentSlot {
     pub(super) fn new(slot: Slot, agents: Arc<AgentSlots>) -> Self {
-        let evicted = slot.evicted();
+        let evicted = slot.evicted.clone();
         AgentSlot { agents, evicted, holds: Mutex::new(Holds::Unauthenticated(slot)) }
     }
 

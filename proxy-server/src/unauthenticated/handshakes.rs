@@ -124,7 +124,7 @@ impl Source for Handshakes {
 
     fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Arrived>> {
         while let Poll::Ready(Some(arrived)) = self.arrived.poll_recv(cx) {
-            if !arrived.slot.evicted().is_cancelled() {
+            if !arrived.slot.evicted.is_cancelled() {
                 return Poll::Ready(Ok(arrived));
             }
         }
@@ -152,7 +152,7 @@ async fn serve(
     mut slot: Slot,
     done: UnboundedSender<Arrived>,
 ) {
-    let evicted = slot.evicted();
+    let evicted = slot.evicted.clone();
     let handshake = async {
         tune(&stream, None)?;
         let on_hello = || {

@@ -140,16 +140,12 @@ pub(crate) struct Slot {
     shared: Arc<Shared>,
     peer: SocketAddr,
     age: u64,
-    evicted: CancellationToken,
+    /// Canceled when the connection is evicted for a new one.
+    pub(crate) evicted: CancellationToken,
     _live: LiveGuard,
 }
 
 impl Slot {
-    /// Canceled when the connection is evicted for a new one.
-    pub(crate) fn evicted(&self) -> CancellationToken {
-        self.evicted.clone()
-    }
-
     /// The peer has taken a step of its handshake: its connection becomes the youngest.
     pub(crate) fn renew(&mut self) {
         let mut table = self.shared.table.lock();
