@@ -63,7 +63,7 @@ pub trait Meter {
     /// What the link carries now. Called once for each turn.
     fn carries(&mut self, traffic: Traffic);
     /// The link stopped receiving because a limit was reached, or resumed.
-    fn paused(&mut self, paused: bool);
+    fn paused(&mut self, _paused: bool) {}
     /// The stream failed while receiving.
     fn receive_error(&self, error: &WireError);
     /// The stream failed while sending a packet of this kind.

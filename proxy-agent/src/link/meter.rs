@@ -54,10 +54,6 @@ impl driver::Meter for LinkMeter {
         self.metrics.payload.add(received, sent);
     }
 
-    fn paused(&mut self, _paused: bool) {
-        // The Go agent has no gauge for this; `queued_bytes` shows it.
-    }
-
     fn receive_error(&self, error: &WireError) {
         self.metrics.stream_error(Direction::FromServer, error.code, None);
     }
