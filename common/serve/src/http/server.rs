@@ -67,15 +67,6 @@ impl ServerHandle {
         self.bound.clone()
     }
 
-    /// The address, once the port is bound.
-    pub async fn bound(&self) -> SocketAddr {
-        match self.bound.clone().wait_for(Option::is_some).await.map(|address| *address) {
-            Ok(Some(address)) => address,
-            // Stopped before it was bound.
-            _ => std::future::pending().await,
-        }
-    }
-
     /// Stops listening, waits up to `within` for pending answers, and closes everything.
     pub async fn stop(mut self, within: Duration) {
         self.stop.send_replace(true);

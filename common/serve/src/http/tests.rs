@@ -1,6 +1,7 @@
 //! The ports over real sockets.
 
 use std::io::Read;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -30,8 +31,12 @@ fn exposition() -> Exposition {
     Exposition::new(Registry::default())
 }
 
+async fn bound(server: &ServerHandle) -> SocketAddr {
+    server.address().wait_for(Option::is_some).await.unwrap().unwrap()
+}
+
 async fn connect(server: &ServerHandle) -> TcpStream {
-    TcpStream::connect(server.bound().await).await.expect("connects")
+    TcpStream::connect(bound(server).await).await.expect("connects")
 }
 
 /// Sends these bytes and reads to the end.
@@ -408,7 +413,7 @@ fn slow_route(routes: Routes) -> (Routes, Arc<Notify>, Arc<Notify>) {
 async fn stop_lets_answers_finish() {
     let (routes, begun, may_end) = slow_route(Routes::default());
     let server = start(routes);
-    let address = server.bound().await;
+    let address = bound(&server).await;
     let mut slow = connect(&server).await;
     slow.write_all(b"GET /slow HTTP/1.1\r\nHost: h\r\n\r\n").await.expect("sends");
     let mut idle = connect(&server).await;
@@ -433,17 +438,17 @@ async fn a_taken_port_is_tried_again() {
     let holder = TcpListener::bind("127.0.0.1:0").await.expect("binds");
     let bind = Bind { port: holder.local_addr().expect("is bound").port(), ..loopback() };
     let server = serve(&Handle::current(), "test", bind, health::server(Vec::new, exposition()));
-    let waited = tokio::time::timeout(Duration::from_secs(5), server.bound()).await;
+    let waited = tokio::time::timeout(Duration::from_secs(5), bound(&server)).await;
     assert!(waited.is_err(), "is taken");
     drop(holder);
-    tokio::time::timeout(Duration::from_secs(60), server.bound()).await.expect("binds in the end");
+    tokio::time::timeout(Duration::from_secs(60), bound(&server)).await.expect("binds in the end");
 }
 
 #[test]
 fn the_runtime_ends_with_its_owner() {
     let runtime = OpsRuntime::start().expect("starts");
     let server = serve(runtime.handle(), "test", loopback(), Routes::default());
-    let port = runtime.handle().block_on(server.bound()).port();
+    let port = runtime.handle().block_on(bound(&server)).port();
     assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
     drop(runtime);
     assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err());
@@ -456,7 +461,7 @@ async fn every_spelling_of_all_addresses_means_both_families() {
     for host in ["", "0.0.0.0", "::", "[::]"] {
         let bind = Bind { host: BindHost::parse(host), port: 0 };
         let server = serve(&Handle::current(), "test", bind, health::server(Vec::new, exposition()));
-        let port = server.bound().await.port();
+        let port = bound(&server).await.port();
         assert!(TcpStream::connect(("127.0.0.1", port)).await.is_ok(), "{host:?} over IPv4");
         assert!(!has_ipv6 || TcpStream::connect(("::1", port)).await.is_ok(), "{host:?} over IPv6");
     }

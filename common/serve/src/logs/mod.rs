@@ -117,11 +117,6 @@ impl Logs {
         );
     }
 
-    /// Lines lost so far.
-    pub fn lost(&self) -> u64 {
-        self.queue.lost.get()
-    }
-
     /// Waits until everything reported so far is written (or lost), for at most this time. Blocks the thread: for use
     /// at the process's end.
     pub fn flush(&self, within: Duration) {

@@ -214,7 +214,7 @@ fn a_file_is_begun_anew_at_its_size() {
     assert!(text.len() < 1024 * 1024, "{} bytes", text.len());
     assert!(text.starts_with("Log file created at: ") && text.contains("number=399"));
     assert!(!text.contains("number=0 "));
-    assert_eq!(logs.lost(), 0);
+    assert_eq!(logs.queue.lost.get(), 0);
 }
 
 #[test]
@@ -227,7 +227,7 @@ fn a_full_disk_stops_nothing_and_is_counted() {
         }
     });
     logs.flush(SOON);
-    assert_eq!(logs.lost(), 100);
+    assert_eq!(logs.queue.lost.get(), 100);
     let mut registry = Registry::default();
     logs.register(&mut registry, "p");
     let scrape = crate::metrics::Exposition::new(registry).scrape();

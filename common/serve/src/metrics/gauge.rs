@@ -64,11 +64,6 @@ impl Holdings {
     pub fn hold(&self) -> Held {
         Held { sum: self.0.clone(), amount: 0 }
     }
-
-    /// The sum over all holders.
-    pub fn sum(&self) -> i64 {
-        self.0.get()
-    }
 }
 
 /// One object's part of the sum. Dropping it subtracts the part.
