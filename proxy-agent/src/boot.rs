@@ -176,7 +176,7 @@ fn tls(config: &Config, metrics: &Metrics) -> Result<ClientTls> {
         server_names: config.proxy_servers.iter().map(|server| server.host.clone()).collect(),
         alpn_extras: config.servers.alpn_proto.iter().map(|name| name.as_bytes().to_vec()).collect(),
     };
-    ClientTls::load(options, metrics.legacy_certificates.observer()).map_err(|error| {
+    ClientTls::load(options, metrics.certificates.legacy_observer()).map_err(|error| {
         let pair = config.certificate.as_ref();
         let flags = match &error {
             TlsError::ServerName(_) => "--proxy-server-host".to_owned(),

@@ -332,7 +332,7 @@ fn load_tls(
         min_version: config.agents.tls_min_version.value,
         suites: config.agents.cipher_suites.value.clone(),
     };
-    ServerTls::load(options, metrics.legacy_certificates.observer()).map_err(|error| {
+    ServerTls::load(options, metrics.certificates.legacy_observer()).map_err(|error| {
         let flags = error.flags(&[(of_cert, Some(cert)), (of_key, Some(key)), (of_ca, client_ca)]);
         anyhow::Error::new(error).context(flags)
     })

@@ -38,11 +38,11 @@ impl driver::Meter for LinkMeter {
     }
 
     fn dropped(&self, reason: Dropped) {
-        self.metrics.drops.count(reason);
+        self.metrics.losses.dropped(reason);
     }
 
     fn broken(&self, cause: &Cause) {
-        self.metrics.resets.count(cause);
+        self.metrics.losses.reset(cause);
     }
 
     fn queued(&mut self, charged: usize) {

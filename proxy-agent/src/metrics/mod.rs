@@ -16,9 +16,8 @@ use std::sync::Arc;
 use grpc::Code;
 use mux::PacketKind;
 use serve::metrics::{
-    ApiCalls, Certificates, CountBy, Counter, Drops, Gauge, Histogram, Holdings, Lazy, LegacyCertificates,
-    Live, PacketMeter, PayloadBytes, Registry, Resets, Segment, StreamErrors, StreamPackets, Unanswered,
-    register_build_info,
+    ApiCalls, Certificates, CountBy, Counter, Gauge, Histogram, Holdings, Lazy, Live, Losses, PacketMeter,
+    PayloadBytes, Registry, Segment, StreamErrors, StreamPackets, Unanswered, register_build_info,
 };
 use serve::statusz::Journal;
 
@@ -90,18 +89,14 @@ serve::families! {
         pub unanswered: Unanswered;
         /// `payload_bytes_total` (ours): payload on streams to servers.
         pub payload: PayloadBytes;
-        /// `dropped_packets_total` (ours).
-        pub drops: Drops;
-        /// `connection_resets_total` (ours).
-        pub resets: Resets;
+        /// `dropped_packets_total` and `connection_resets_total` (ours).
+        pub losses: Losses;
         /// Ours. In charged bytes.
         pub queued_bytes: Holdings = "queued_bytes", "Bytes queued for endpoints";
         /// Ours.
         pub queued_bytes_limit: Gauge = "queued_bytes_limit", "Limit of all queued bytes";
-        /// `certificate_*` (ours).
+        /// `certificate_*` and `legacy_certificates_total` (ours).
         pub certificates: Certificates;
-        /// `legacy_certificates_total` (ours).
-        pub legacy_certificates: LegacyCertificates;
         /// The last failures, for the status.
         pub journal: Journal => |_r| Journal::default();
         known_servers: Gauge = "known_server_count",

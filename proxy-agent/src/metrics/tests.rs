@@ -77,9 +77,9 @@ fn golden() {
     metrics.packets(Direction::ToServer).count(PacketKind::DialRsp);
     metrics.stream_error(Direction::FromServer, Code::Unavailable, None);
     metrics.stream_error(Direction::ToServer, Code::Canceled, Some(PacketKind::Data));
-    metrics.drops.count(Dropped::UnknownConnection);
-    metrics.resets.count(&Cause::FlushTimeout);
-    metrics.legacy_certificates.observer()(LegacyPki::AnyPurpose);
+    metrics.losses.dropped(Dropped::UnknownConnection);
+    metrics.losses.reset(&Cause::FlushTimeout);
+    metrics.certificates.legacy_observer()(LegacyPki::AnyPurpose);
     metrics.certificates.loaded("servers", 1_700_000_000);
     metrics.certificates.expires("agent-cert", 1_900_000_000);
     metrics.certificates.reloaded("servers", 1_800_000_000, true);

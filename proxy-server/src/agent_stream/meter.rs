@@ -76,11 +76,11 @@ impl driver::Meter for LinkMeter {
             self.metrics.dials.failures.count(FailureReason::UnrecognizedResponse);
             tracing::info!(target: "v2", agentID = %Peer(&self.agent_id), "DIAL_RSP not recognized; dropped");
         }
-        self.metrics.drops.count(reason);
+        self.metrics.losses.dropped(reason);
     }
 
     fn broken(&self, cause: &Cause) {
-        self.metrics.resets.count(cause);
+        self.metrics.losses.reset(cause);
     }
 
     fn queued(&mut self, charged: usize) {

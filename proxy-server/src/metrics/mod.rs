@@ -14,9 +14,8 @@ use std::sync::Arc;
 use grpc::Code;
 use mux::PacketKind;
 use serve::metrics::{
-    ApiCalls, Certificates, CountBy, Counter, Drops, Family, Gauge, Histogram, Holdings, Lazy,
-    LegacyCertificates, Live, LiveBy, PayloadBytes, Registry, Resets, Segment, StreamErrors, StreamPackets,
-    Unanswered, register_build_info,
+    ApiCalls, Certificates, CountBy, Counter, Family, Gauge, Histogram, Holdings, Lazy, Live, LiveBy, Losses,
+    PayloadBytes, Registry, Segment, StreamErrors, StreamPackets, Unanswered, register_build_info,
 };
 use serve::statusz::Journal;
 
@@ -86,10 +85,8 @@ serve::families! {
         pub packets: StreamPackets;
         /// `payload_bytes_total` (ours): payload on agent streams.
         pub payload: PayloadBytes;
-        /// `dropped_packets_total` (ours).
-        pub drops: Drops;
-        /// `connection_resets_total` (ours).
-        pub resets: Resets;
+        /// `dropped_packets_total` and `connection_resets_total` (ours).
+        pub losses: Losses;
         /// Ours. In charged bytes.
         pub queued_bytes: Holdings = "queued_bytes", "Bytes queued for frontends";
         /// Ours.
@@ -146,10 +143,8 @@ serve::families! {
         );
         /// `lease_calls_unanswered_total` (ours).
         pub unanswered: Unanswered;
-        /// `certificate_*` (ours).
+        /// `certificate_*` and `legacy_certificates_total` (ours).
         pub certificates: Certificates;
-        /// `legacy_certificates_total` (ours).
-        pub legacy_certificates: LegacyCertificates;
         /// The gauges of the route tables.
         pub routes: RouteMetrics;
         /// The metrics of outliers (ours).

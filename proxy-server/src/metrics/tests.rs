@@ -173,8 +173,8 @@ fn use_everything(metrics: &Metrics) -> impl Sized {
     drop((metrics.full_frontend_queues.enter(), metrics.blocked_frontend_channels.enter()));
     metrics.packets.meter(Segment::ToAgent).count(PacketKind::DialReq);
     metrics.stream_error(Segment::FromAgent, Code::Unavailable, None);
-    metrics.drops.count(Dropped::UnknownDial);
-    metrics.resets.count(&Cause::Stalled);
+    metrics.losses.dropped(Dropped::UnknownDial);
+    metrics.losses.reset(&Cause::Stalled);
     metrics.lease_lists.count(200, "");
     metrics.lease_lists.observe(200, Duration::from_millis(1));
     metrics.lease_deletes.count(409, "Conflict");
@@ -182,7 +182,7 @@ fn use_everything(metrics: &Metrics) -> impl Sized {
     metrics.unanswered.count(LeaseCall::Delete, "timeout");
     metrics.lease_renewed.set(1);
     metrics.set_agent_auth_mode(AgentAuthMode::None);
-    metrics.legacy_certificates.observer()(LegacyPki::CaAsLeaf);
+    metrics.certificates.legacy_observer()(LegacyPki::CaAsLeaf);
     drop(metrics.unauthenticated.enter(Port::Agent));
     metrics.refused_connects.count(RefusedConnect::Identity);
     metrics.payload.add(3, 0);

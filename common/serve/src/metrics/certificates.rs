@@ -7,7 +7,6 @@ use std::sync::Arc;
 use net::tls::LegacyPkiObserver;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
 
 use super::CountBy;
 
@@ -16,6 +15,9 @@ crate::label!(struct File in "file");
 
 // The listener or client whose handshakes use the files.
 crate::label!(struct Side in "side");
+
+// Why only Go's rules accept a certificate, by net's label.
+crate::label!(struct LegacyReason in "reason");
 
 crate::label! {
     /// The result of a change of files.
@@ -28,7 +30,7 @@ crate::label! {
 }
 
 crate::families! {
-    /// Which certificate files are in use, and until when they are valid.
+    /// Which certificate files are in use, until when they are valid, and handshakes that only Go's rules accept.
     pub struct Certificates {
         expiry: Family<File, Gauge> = "certificate_expiry_timestamp_seconds",
             "When the first certificate of a file in use expires, in seconds of Unix time, by the file's flag";
@@ -38,6 +40,8 @@ crate::families! {
             "When certificate files were last loaded or refused, in seconds of Unix time";
         success: Family<Side, Gauge> = "certificate_last_reload_success",
             "1 if what certificate files hold is in use, 0 if their last change was refused";
+        legacy: CountBy<LegacyReason> = "legacy_certificates_total",
+            "Handshakes with a certificate that only Go's rules accept, by reason";
     }
 }
 
@@ -73,25 +77,10 @@ impl Certificates {
         self.last.get_or_create(&Side(side)).set(now);
         self.success.get_or_create(&Side(side)).set(i64::from(success));
     }
-}
 
-// Why only Go's rules accept a certificate, by net's label.
-crate::label!(struct LegacyReason in "reason");
-
-/// `legacy_certificates_total` {reason}: handshakes that only Go's rules accept.
-#[derive(Debug, Clone)]
-pub struct LegacyCertificates(CountBy<LegacyReason>);
-
-impl LegacyCertificates {
-    /// Registers the family; it appears with the first such handshake.
-    pub fn register(registry: &mut Registry) -> Self {
-        let help = "Handshakes with a certificate that only Go's rules accept, by reason";
-        Self(CountBy::register(registry, "legacy_certificates_total", help))
-    }
-
-    /// An observer that counts the handshakes.
-    pub fn observer(&self) -> LegacyPkiObserver {
-        let count = self.0.clone();
+    /// An observer that counts the handshakes that only Go's rules accept.
+    pub fn legacy_observer(&self) -> LegacyPkiObserver {
+        let count = self.legacy.clone();
         Arc::new(move |legacy| count.count(LegacyReason(legacy.label())))
     }
 }
@@ -99,7 +88,7 @@ impl LegacyCertificates {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::Exposition;
+    use crate::metrics::{Exposition, Registry};
 
     #[test]
     fn reload_failure_keeps_the_values_in_use() {

@@ -25,11 +25,11 @@ pub use prometheus_client::registry::Registry;
 
 pub use api::{ApiCalls, LeaseCall, Unanswered};
 pub use by::{CountBy, Labels, LiveBy};
-pub use certificates::{Certificates, LegacyCertificates};
+pub use certificates::Certificates;
 pub use gauge::{Held, Holdings, Live, LiveGuard};
 pub use histogram::Histogram;
 pub use lazy::Lazy;
-pub use losses::{Drops, Resets};
+pub use losses::Losses;
 pub use process::ProcessCollector;
 pub use program::{PayloadBytes, Tasks, count_panics, register_build_info};
 pub use streams::{PacketMeter, Segment, StreamErrors, StreamPackets};

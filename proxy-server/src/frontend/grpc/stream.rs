@@ -83,7 +83,7 @@ impl<W: Wire> Stream<W> {
             }
             match reaction.order {
                 Order::Nothing => {}
-                Order::Drop(why) => self.metrics.drops.count(why),
+                Order::Drop(why) => self.metrics.losses.dropped(why),
                 order => return Poll::Ready(order),
             }
         }
