@@ -31,7 +31,7 @@ use crate::client_set::{
 use crate::endpoint::{DestinationPolicy, Dialer, SystemResolver};
 use crate::leases::{CounterSettings, LeaseCounter};
 use crate::link::{InFlight, Links};
-use crate::metrics::{Metrics, PREFIX};
+use crate::metrics::{self, Metrics, PREFIX};
 use crate::statusz::StatusSources;
 
 /// The certificates for handshakes with servers; the agent has no other handshakes. The files may change while it runs. The
@@ -64,7 +64,7 @@ impl Agent {
         let (mut registry, ops) = (std::mem::take(&mut process.registry), &process.ops);
         let (id, flags, verbosity) = (&config.servers.agent_id, &config.changed_flags, process.logs.level());
         let facts = Facts::new("proxy-agent", env!("CARGO_PKG_VERSION"), id, flags, verbosity);
-        let metrics = Metrics::new(&mut registry);
+        let metrics = metrics::register(&mut registry);
         let service = ("konnectivity-agent", id.clone());
         let tracer = Tracer::start(&config.records, service, &mut registry, PREFIX, ops.handle());
         let resolver = Arc::new(SystemResolver::new(metrics.lookups.clone()));

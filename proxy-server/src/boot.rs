@@ -49,7 +49,7 @@ use crate::dial::Dialer;
 use crate::frontend::Protocol;
 use crate::leases::LeaseController;
 use crate::limits::{Budget, MAX_CONNECTIONS};
-use crate::metrics::{Metrics, PREFIX};
+use crate::metrics::{self, Metrics, PREFIX};
 use crate::probe::with_probe;
 use crate::readiness::Readiness;
 use crate::server_count::ServerCount;
@@ -104,7 +104,7 @@ impl Server {
         let (mut registry, ops) = (std::mem::take(&mut process.registry), &process.ops);
         let (id, flags, verbosity) = (&config.replica.server_id, &config.changed_flags, process.logs.level());
         let facts = Facts::new("proxy-server", env!("CARGO_PKG_VERSION"), id, flags, verbosity);
-        let metrics = Metrics::new(&mut registry);
+        let metrics = metrics::register(&mut registry);
         let service = ("konnectivity-server", id.clone());
         let tracer = Tracer::start(&config.records, service, &mut registry, PREFIX, ops.handle());
         let backends = BackendManager::with_selection(

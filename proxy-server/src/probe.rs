@@ -68,11 +68,11 @@ mod tests {
 
     use super::*;
     use crate::backends::Strategy;
-    use crate::metrics::Metrics;
+    use crate::metrics::register;
 
     #[tokio::test]
     async fn malformed_queries_are_refused() {
-        let metrics = Metrics::new(&mut Registry::default());
+        let metrics = register(&mut Registry::default());
         let backends = BackendManager::new(&[Strategy::Default], metrics.routes.clone());
         let ask = async |query| probe(query, &backends, None).await;
         ask("target=a:1").await.unwrap();

@@ -215,7 +215,7 @@ mod tests {
 
     impl World {
         pub(super) fn new(agents: usize) -> Self {
-            let metrics = Metrics::new(&mut Registry::default());
+            let metrics = crate::metrics::register(&mut Registry::default());
             let backends = BackendManager::new(&[Strategy::Default], metrics.routes.clone());
             let told = Arc::new(AtomicUsize::new(0));
             let key = mux::Link::<mux::Server, bytes::Bytes>::new(mux::Limits::default()).dial("tcp", "a:1");

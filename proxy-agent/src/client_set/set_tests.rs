@@ -230,7 +230,7 @@ impl Rig {
             count_source: CountSource::Default,
             lanes: 2,
         };
-        let metrics = Metrics::new(&mut Registry::default());
+        let metrics = crate::metrics::register(&mut Registry::default());
         let (leases, leases_rx) = watch::channel(None);
         let mut set = ClientSet::new(Arc::clone(&balancer), links, settings, leases_rx, metrics.clone());
         // Unix time, derived from the paused clock.

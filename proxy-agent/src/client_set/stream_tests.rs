@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout};
 
 use super::*;
 use crate::endpoint::{Dialer, LookupError, Network};
-use crate::metrics::Metrics;
+use crate::metrics::register;
 
 struct Panics;
 
@@ -85,7 +85,7 @@ impl Stream {
             connection: connected.connection,
         };
         let dialer = Dialer::to_servers(Arc::new(Panics), DIAL_LIMIT);
-        let metrics = Metrics::new(&mut Registry::default());
+        let metrics = register(&mut Registry::default());
         let bounds = Bounds::new(1 << 20, None);
         let links = Arc::new(Links::new("agent", dialer, bounds, metrics, Default::default()));
         let controlled = control.clone();

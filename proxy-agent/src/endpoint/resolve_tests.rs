@@ -5,7 +5,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, UdpSocket};
 
 use super::*;
-use crate::metrics::Metrics;
+use crate::metrics::register;
 
 const HOSTS: &str = "127.0.0.1 box\n::1 box\n10.1.1.1 1234\n";
 
@@ -13,7 +13,7 @@ fn resolver(directory: &Path, resolv_conf: &str) -> SystemResolver {
     let (conf, hosts) = (directory.join("resolv.conf"), directory.join("hosts"));
     std::fs::write(&conf, resolv_conf).unwrap();
     std::fs::write(&hosts, HOSTS).unwrap();
-    let metrics = Metrics::new(&mut Registry::default());
+    let metrics = register(&mut Registry::default());
     SystemResolver::with_files(conf, hosts, metrics.lookups.clone())
 }
 

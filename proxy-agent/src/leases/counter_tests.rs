@@ -26,7 +26,7 @@ impl World {
         let kubeconfig = api.kubeconfig(folder.path(), "{token: canary}").unwrap();
         let client = Client::new(Config::load(Some(&kubeconfig)).unwrap(), "test", 0.0, 0);
         let mut registry = Registry::default();
-        let metrics = Metrics::new(&mut registry);
+        let metrics = crate::metrics::register(&mut registry);
         let exposition = Exposition::new(registry);
         World { api, client, skew: Arc::default(), exposition, metrics, _folder: folder }
     }

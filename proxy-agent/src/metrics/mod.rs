@@ -10,7 +10,6 @@ mod labels;
 #[cfg(test)]
 mod tests;
 
-use std::ops::Deref;
 use std::sync::Arc;
 
 use grpc::Code;
@@ -32,17 +31,8 @@ pub const PREFIX: &str = "konnectivity_network_proxy_agent";
 /// Upper bounds in seconds: 5 ms to 30 s.
 const LATENCY: &[f64] = &[0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 30.0];
 
-/// The agent's metrics. Cheap to clone; clones share the values.
-#[derive(Debug, Clone)]
-pub struct Metrics(Arc<Families>);
-
-impl Deref for Metrics {
-    type Target = Families;
-
-    fn deref(&self) -> &Families {
-        &self.0
-    }
-}
+/// The agent's metrics, shared by clones.
+pub type Metrics = Arc<Families>;
 
 serve::families! {
     /// The metric families.
@@ -109,14 +99,14 @@ serve::families! {
     }
 }
 
-impl Metrics {
-    /// Registers every metric under [`PREFIX`].
-    pub fn new(registry: &mut Registry) -> Self {
-        let registry = registry.sub_registry_with_prefix(PREFIX);
-        register_build_info(registry);
-        Self(Arc::new(Families::register(registry)))
-    }
+/// Registers every metric under [`PREFIX`].
+pub fn register(registry: &mut Registry) -> Metrics {
+    let registry = registry.sub_registry_with_prefix(PREFIX);
+    register_build_info(registry);
+    Arc::new(Families::register(registry))
+}
 
+impl Families {
     /// Sets the number of known server replicas.
     pub fn set_known_servers(&self, count: usize) {
         self.known_servers.set(i64::try_from(count).unwrap_or(i64::MAX));

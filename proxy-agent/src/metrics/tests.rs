@@ -56,7 +56,7 @@ fn samples(exposition: &Exposition) -> String {
 #[test]
 fn golden() {
     let mut registry = Registry::default();
-    let metrics = Metrics::new(&mut registry);
+    let metrics = register(&mut registry);
     metrics.dial_duration.observe(Duration::from_millis(30));
     metrics.dial_failures.count(DialFailureReason::Timeout);
     metrics.dial_failures.count(DialFailureReason::Unknown);
@@ -96,7 +96,7 @@ fn golden() {
 #[test]
 fn at_the_start_only_metrics_that_go_shows() {
     let mut registry = Registry::default();
-    let _metrics = Metrics::new(&mut registry);
+    let _metrics = register(&mut registry);
     assert_eq!(
         samples(&Exposition::new(registry)),
         format!(

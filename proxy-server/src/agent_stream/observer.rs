@@ -156,7 +156,7 @@ mod tests {
         };
         let (subscriber, file) = Logs::build(&options).unwrap();
         let _log = tracing::subscriber::set_default(subscriber);
-        let metrics = Metrics::new(&mut Registry::default());
+        let metrics = crate::metrics::register(&mut Registry::default());
         let backends = BackendManager::new(&[Strategy::Default], metrics.routes.clone());
         let ((state, watched), logs) = (watch::channel(false), LogLimit::default());
         let steered = steer(backends, metrics.clone(), LinkId(1), watched, "a".into(), logs);

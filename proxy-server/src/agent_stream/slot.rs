@@ -85,12 +85,12 @@ mod tests {
     use serve::metrics::Registry;
 
     use super::*;
-    use crate::metrics::{Metrics, Port};
+    use crate::metrics::{Port, register};
     use crate::unauthenticated::ConnectionSet;
 
     #[tokio::test]
     async fn an_admitted_agent_is_not_evicted_and_leaves_its_slot_to_others() {
-        let unauthenticated = ConnectionSet::new(Port::Agent, 1, Metrics::new(&mut Registry::default()));
+        let unauthenticated = ConnectionSet::new(Port::Agent, 1, register(&mut Registry::default()));
         let agents = AgentSlots::new(1);
         let slot =
             |last| AgentSlot::new(unauthenticated.enter(([10, 0, 0, last], 1).into()), Arc::clone(&agents));
@@ -107,7 +107,7 @@ mod tests {
 
     #[tokio::test]
     async fn lanes_leave_half_of_the_slots_to_other_agents() {
-        let unauthenticated = ConnectionSet::new(Port::Agent, 9, Metrics::new(&mut Registry::default()));
+        let unauthenticated = ConnectionSet::new(Port::Agent, 9, register(&mut Registry::default()));
         let agents = AgentSlots::new(4);
         let slot = || AgentSlot::new(unauthenticated.enter(([10, 0, 0, 1], 1).into()), Arc::clone(&agents));
         let (one, two, three) = (slot(), slot(), slot());

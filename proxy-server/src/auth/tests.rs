@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 use super::reviewer::MOST_FLIGHTS;
 use super::*;
 use crate::args::TokenAuth;
-use crate::metrics::Metrics;
+use crate::metrics::register;
 
 const NOW: i64 = 1_000_000;
 const USER: &str = "system:serviceaccount:kube-system:agent";
@@ -57,7 +57,7 @@ async fn review(api: Arc<Api>, token: bearer::Token) -> Result<TokenReview, ApiE
 
 fn auth(api: &Arc<Api>, recheck: Option<Duration>) -> (AgentAuth, Exposition) {
     let mut registry = Registry::default();
-    let metrics = Metrics::new(&mut registry);
+    let metrics = register(&mut registry);
     let expected = TokenAuth {
         namespace: "kube-system".into(),
         service_account: "agent".into(),

@@ -64,7 +64,7 @@ struct Bench {
 
 fn bench(timeout: Duration, budget: Budget, scripts: &[Script]) -> Bench {
     let mut registry = Registry::default();
-    let metrics = Metrics::new(&mut registry);
+    let metrics = crate::metrics::register(&mut registry);
     let routes = metrics.routes.clone();
     let backends = BackendManager::with_selection(&[Strategy::DestHost], Selection::Random, None, routes);
     let dialer = Dialer::new(backends, budget, MemoryLimiter::new(1 << 20), timeout, metrics.dials.clone());

@@ -41,7 +41,7 @@ pub(super) struct Readings {
 impl Readings {
     pub(super) fn new() -> Self {
         let mut registry = Registry::default();
-        let metrics = Metrics::new(&mut registry);
+        let metrics = crate::metrics::register(&mut registry);
         Readings { metrics, exposition: Exposition::new(registry) }
     }
 
@@ -80,7 +80,7 @@ pub(super) fn frontend(dialer: Dialer, readings: &Readings, lifetimes: &TaskTrac
 
 /// A dialer through one agent, whose answers the test gives one by one.
 pub(super) fn dialer() -> (Dialer, mpsc::UnboundedReceiver<ScriptedDial>) {
-    let metrics = Metrics::new(&mut Registry::default());
+    let metrics = crate::metrics::register(&mut Registry::default());
     let backends = BackendManager::new(&[Strategy::Default], metrics.routes.clone());
     let (handle, mut commands) = LinkHandle::new();
     let backend =

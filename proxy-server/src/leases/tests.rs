@@ -20,7 +20,7 @@ impl World {
         let kubeconfig = api.kubeconfig(folder.path(), "{token: canary}").unwrap();
         let client = Client::new(cluster::Config::load(Some(&kubeconfig)).unwrap(), "test", 0.0, 0);
         let mut registry = Registry::default();
-        let metrics = Metrics::new(&mut registry);
+        let metrics = crate::metrics::register(&mut registry);
         World { api, client, metrics, exposition: Exposition::new(registry) }
     }
 

@@ -8,7 +8,6 @@ mod labels;
 #[cfg(test)]
 mod tests;
 
-use std::ops::Deref;
 use std::sync::Arc;
 
 use grpc::Code;
@@ -38,17 +37,8 @@ const DURATION: &[f64] = &[1., 5., 15., 30., 60., 300., 900., 1800., 3600., 1440
 /// Go's default buckets (`prometheus.DefBuckets`).
 const DEFAULT: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
-/// The server's metrics. Cheap to clone; clones share the values.
-#[derive(Debug, Clone)]
-pub struct Metrics(Arc<Families>);
-
-impl Deref for Metrics {
-    type Target = Families;
-
-    fn deref(&self) -> &Families {
-        &self.0
-    }
-}
+/// The server's metrics, shared by clones.
+pub type Metrics = Arc<Families>;
 
 serve::families! {
     /// The metric families.
@@ -155,19 +145,19 @@ serve::families! {
     }
 }
 
-impl Metrics {
-    /// Registers every metric under [`PREFIX`].
-    pub fn new(registry: &mut Registry) -> Self {
-        let registry = registry.sub_registry_with_prefix(PREFIX);
-        register_build_info(registry);
-        let families = Families::register(registry);
-        families.http_connections.show();
-        // Present from the start: an alert cannot distinguish an absent series from zero.
-        families.full_receive_channels.show(ServiceMethod::Connect);
-        families.full_receive_channels.show(ServiceMethod::Proxy);
-        Self(Arc::new(families))
-    }
+/// Registers every metric under [`PREFIX`].
+pub fn register(registry: &mut Registry) -> Metrics {
+    let registry = registry.sub_registry_with_prefix(PREFIX);
+    register_build_info(registry);
+    let families = Families::register(registry);
+    families.http_connections.show();
+    // Present from the start: an alert cannot distinguish an absent series from zero.
+    families.full_receive_channels.show(ServiceMethod::Connect);
+    families.full_receive_channels.show(ServiceMethod::Proxy);
+    Arc::new(families)
+}
 
+impl Families {
     /// Counts a stream error. `packet`: the packet that could not be sent, `None` for an error while receiving. An orderly end
     /// is no error.
     pub fn stream_error(&self, segment: Segment, code: Code, packet: Option<PacketKind>) {

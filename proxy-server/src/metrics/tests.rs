@@ -199,7 +199,7 @@ fn use_everything(metrics: &Metrics) -> impl Sized {
 #[test]
 fn golden_families() {
     let mut registry = Registry::default();
-    let metrics = Metrics::new(&mut registry);
+    let metrics = register(&mut registry);
     let scrape = Exposition::new(registry);
     let held = use_everything(&metrics);
 
@@ -224,7 +224,7 @@ fn golden_families() {
 #[test]
 fn families_of_go_have_its_help() {
     let mut registry = Registry::default();
-    let metrics = Metrics::new(&mut registry);
+    let metrics = register(&mut registry);
     let _held = use_everything(&metrics);
     let scrape = Exposition::new(registry).scrape();
     for (name, help) in HELP {
@@ -235,7 +235,7 @@ fn families_of_go_have_its_help() {
 #[test]
 fn at_the_start_only_metrics_that_go_shows() {
     let mut registry = Registry::default();
-    let metrics = Metrics::new(&mut registry);
+    let metrics = register(&mut registry);
     // The backend manager does the same for each strategy when it is built.
     metrics.routes.set(Strategy::Default, 0);
     let found = parse(&Exposition::new(registry).scrape());
@@ -262,7 +262,7 @@ fn at_the_start_only_metrics_that_go_shows() {
 #[tokio::test(start_paused = true)]
 async fn a_connection_counts_once_and_its_time_is_observed() {
     let mut registry = Registry::default();
-    let metrics = Metrics::new(&mut registry);
+    let metrics = register(&mut registry);
     let guards = [metrics.established.enter(), metrics.clone().established.enter()];
     assert_eq!(metrics.established.count(), 2);
     tokio::time::advance(Duration::from_secs(20)).await;
@@ -279,7 +279,7 @@ async fn a_connection_counts_once_and_its_time_is_observed() {
 #[test]
 fn reasons_of_the_kubernetes_api_are_a_closed_set() {
     let mut registry = Registry::default();
-    let metrics = Metrics::new(&mut registry);
+    let metrics = register(&mut registry);
     metrics.lease_lists.count(403, "Forbidden");
     metrics.lease_lists.count(500, "whatever somebody sends\"");
     let scrape = Exposition::new(registry).scrape();

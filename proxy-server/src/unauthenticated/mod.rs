@@ -204,7 +204,7 @@ mod tests {
 
     fn port(most: usize) -> (ConnectionSet, Exposition) {
         let mut registry = Registry::default();
-        let metrics = Metrics::new(&mut registry);
+        let metrics = crate::metrics::register(&mut registry);
         (ConnectionSet::new(Port::Agent, most, metrics), Exposition::new(registry))
     }
 
