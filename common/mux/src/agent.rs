@@ -15,8 +15,6 @@ use crate::time::Time;
 /// id is never used twice on a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Agent {
-    last_id: i64,
-    pending: usize,
     draining: bool,
 }
 
@@ -35,7 +33,7 @@ impl<P: Payload> Link<Agent, P> {
     /// Later connections get ids above `id`. Needed for servers that treat the ids of all streams of an agent as one
     /// sequence.
     pub fn number_beyond(&mut self, id: ConnectId) {
-        self.side.last_id = self.side.last_id.max(id.0);
+        self.last_id = self.last_id.max(id.0);
     }
 
     /// Reports the outcome of an [`Event::Dial`]; an error is the text that a Go dialer would give. Returns false if
@@ -43,12 +41,12 @@ impl<P: Payload> Link<Agent, P> {
     pub fn dialed(&mut self, key: ConnKey, outcome: Result<(), String>) -> bool {
         let Some(Phase::Dialing { .. }) = self.phase(key) else { return false };
         let Some(random) = self.dial_id(key) else { return false };
-        self.side.pending -= 1;
+        self.pending -= 1;
         // As at Go agents, a failed dial consumes a number too.
-        self.side.last_id += 1;
+        self.last_id += 1;
         match outcome {
             Ok(()) => {
-                let id = ConnectId(self.side.last_id);
+                let id = ConnectId(self.last_id);
                 self.register(key, id);
                 self.send(Packet::DialRsp { random, outcome: Ok(id) });
                 true
@@ -84,13 +82,13 @@ impl<P: Payload> Link<Agent, P> {
             self.send(Packet::DialRsp { random, outcome: Err(MEMORY_PRESSURE.to_owned()) });
             return Disposition::Handled;
         }
-        if self.table.len() >= self.limits.connections || self.side.pending >= self.limits.pending_dials {
+        if self.table.len() >= self.limits.connections || self.pending >= self.limits.pending_dials {
             self.send(Packet::DialRsp { random, outcome: Err(FULL.to_owned()) });
             return Disposition::Handled;
         }
         let key = self.table.insert(Conn::dialing(random, None));
         self.dials.insert(random, key);
-        self.side.pending += 1;
+        self.pending += 1;
         self.events.push_back(Event::Dial { key, protocol, address, trace });
         Disposition::Handled
     }
@@ -127,7 +125,7 @@ impl<P: Payload> Link<Agent, P> {
     }
 
     fn cancel_dial(&mut self, key: ConnKey) {
-        self.side.pending -= 1;
+        self.pending -= 1;
         self.remove(key);
         self.events.push_back(Event::DialCanceled { key });
     }
@@ -198,9 +196,5 @@ impl Side for Agent {
 
     fn dial_lost<P: Payload>(link: &mut Link<Self, P>, key: ConnKey) {
         link.cancel_dial(key);
-    }
-
-    fn last_id<P: Payload>(link: &Link<Self, P>) -> ConnectId {
-        ConnectId(link.side.last_id)
     }
 }

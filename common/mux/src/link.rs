@@ -27,9 +27,9 @@ pub trait Side: Sized {
     #[doc(hidden)]
     fn close<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey, listens: bool);
 
-    /// Both sources of a connection have ended by FIN.
+    /// Both sources of a connection have ended by FIN. A server does nothing: the agent sees both FINs too, and sends CLOSE_RSP.
     #[doc(hidden)]
-    fn both_ended<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey);
+    fn both_ended<P: Payload>(_link: &mut Link<Self, P>, _now: Time, _key: ConnKey) {}
 
     /// Tells both the peer and the local end that an open connection is over.
     #[doc(hidden)]
@@ -43,17 +43,13 @@ pub trait Side: Sized {
     #[doc(hidden)]
     fn half_closed(limits: &Limits) -> Duration;
 
-    /// Answers the CLOSE_REQ that began a flush.
+    /// Answers the CLOSE_REQ that began a flush. A server receives none, so it never owes an answer.
     #[doc(hidden)]
-    fn answer_close<P: Payload>(link: &mut Link<Self, P>, key: ConnKey);
+    fn answer_close<P: Payload>(_link: &mut Link<Self, P>, _key: ConnKey) {}
 
     /// The stream was lost while this dial was pending.
     #[doc(hidden)]
     fn dial_lost<P: Payload>(link: &mut Link<Self, P>, key: ConnKey);
-
-    /// The largest connect id ever used on this link: agents count up from 1.
-    #[doc(hidden)]
-    fn last_id<P: Payload>(link: &Link<Self, P>) -> ConnectId;
 }
 
 /// The state of one end of an agent stream. The crate's documentation describes how a driver uses it.
@@ -69,6 +65,10 @@ pub struct Link<S, P> {
     pub(crate) schedule: Schedule,
     pub(crate) memory: Memory,
     timers: BTreeSet<(Time, ConnKey)>,
+    /// The largest connect id ever used on this link: agents count up from 1.
+    pub(crate) last_id: i64,
+    /// Dials without an answer.
+    pub(crate) pending: usize,
     /// The limit to which windows may grow at the measured RTT, in bytes.
     pub(crate) widest: u32,
     pub(crate) lost: bool,
@@ -98,6 +98,8 @@ impl<S: Side + Default, P: Payload> Link<S, P> {
             schedule: Schedule::default(),
             memory: Memory::default(),
             timers: BTreeSet::new(),
+            last_id: 0,
+            pending: 0,
             lost: false,
             memory_pressure: false,
             refused: false,
@@ -232,7 +234,7 @@ impl<S: Side, P: Payload> Link<S, P> {
 
     /// A packet for an absent connection: late if the connection ever existed.
     pub(crate) fn unknown(&self, id: ConnectId) -> Disposition {
-        let was_there = (1..=S::last_id(self).0).contains(&id.0);
+        let was_there = (1..=self.last_id).contains(&id.0);
         if was_there { Disposition::Late } else { Disposition::Dropped(Dropped::UnknownConnection) }
     }
 

@@ -16,9 +16,6 @@ use crate::time::Time;
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Server {
     last_dial: i64,
-    /// The largest connect id that the agent has allocated.
-    last_id: i64,
-    pending: usize,
     drain_reported: bool,
     /// The probe that waits for its answer.
     probing: Option<ConnectId>,
@@ -56,7 +53,7 @@ impl<P: Payload> Link<Server, P> {
         trace: Option<TraceContext>,
     ) -> Result<ConnKey, Full> {
         if self.table.len() >= self.limits.connections
-            || self.side.pending >= self.limits.pending_dials
+            || self.pending >= self.limits.pending_dials
             || self.outbox_full()
         {
             return Err(Full);
@@ -65,7 +62,7 @@ impl<P: Payload> Link<Server, P> {
         let random = DialId(self.side.last_dial);
         let target = (protocol.to_owned(), address.to_owned(), trace);
         let key = self.table.insert(Conn::dialing(random, Some(target)));
-        self.side.pending += 1;
+        self.pending += 1;
         self.dials.insert(random, key);
         if self.schedule.is_shutdown() {
             self.fail_dial(key, DialError::LinkLost);
@@ -90,7 +87,7 @@ impl<P: Payload> Link<Server, P> {
         let random = conn.random;
         match conn.phase() {
             Phase::Dialing { sent } => {
-                self.side.pending -= 1;
+                self.pending -= 1;
                 self.remove(key);
                 if sent {
                     self.send(Packet::DialCls { random });
@@ -127,14 +124,14 @@ impl<P: Payload> Link<Server, P> {
     }
 
     fn fail_dial(&mut self, key: ConnKey, error: DialError) {
-        self.side.pending -= 1;
+        self.pending -= 1;
         self.remove(key);
         self.events.push_back(Event::DialFailed { key, error });
     }
 
     fn handle_dial_response(&mut self, random: DialId, outcome: Result<ConnectId, String>) -> Disposition {
         if let Ok(id) = &outcome {
-            self.side.last_id = self.side.last_id.max(id.0);
+            self.last_id = self.last_id.max(id.0);
         }
         match (self.asked(random), outcome) {
             (Some(key), Err(text)) => {
@@ -178,7 +175,7 @@ impl<P: Payload> Link<Server, P> {
 
     fn open(&mut self, key: ConnKey, id: ConnectId) {
         self.register(key, id);
-        self.side.pending -= 1;
+        self.pending -= 1;
         self.events.push_back(Event::Opened { key, id });
     }
 
@@ -231,10 +228,6 @@ impl Side for Server {
         link.change(key, |conn| conn.close(listens));
     }
 
-    fn both_ended<P: Payload>(_link: &mut Link<Self, P>, _now: Time, _key: ConnKey) {
-        // The agent sees both FINs too, and sends CLOSE_RSP.
-    }
-
     fn hang_up<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey, end: CloseReason) {
         link.request_close(now, key, link.limits.await_close);
         link.notify(key, end);
@@ -248,15 +241,7 @@ impl Side for Server {
         limits.half_closed_server
     }
 
-    fn answer_close<P: Payload>(_link: &mut Link<Self, P>, _key: ConnKey) {
-        // A server never receives CLOSE_REQ, so it never owes an answer.
-    }
-
     fn dial_lost<P: Payload>(link: &mut Link<Self, P>, key: ConnKey) {
         link.fail_dial(key, DialError::LinkLost);
-    }
-
-    fn last_id<P: Payload>(link: &Link<Self, P>) -> ConnectId {
-        ConnectId(link.side.last_id)
     }
 }
