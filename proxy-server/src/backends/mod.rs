@@ -58,25 +58,15 @@ pub use self::manager::{AgentView, BackendManager, OutlierMetrics, Registration,
 pub use self::stats::{AgentStats, Flight};
 use crate::limits::{MAX_AGENTS, MAX_STREAMS_PER_AGENT};
 
-/// A strategy to choose an agent for a dial.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Strategy {
-    /// A random agent.
-    Default,
-    /// The agent that announced the target's host among its identifiers.
-    DestHost,
-    /// An agent that announced `default-route=true`.
-    DefaultRoute,
-}
-
-impl Strategy {
-    /// The name in flags and metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Default => "default",
-            Self::DestHost => "destHost",
-            Self::DefaultRoute => "defaultRoute",
-        }
+serve::label! {
+    /// A strategy to choose an agent for a dial, by its name in flags and metrics.
+    pub enum Strategy in "proxy_strategy" {
+        /// A random agent.
+        Default => "default",
+        /// The agent that announced the target's host among its identifiers.
+        DestHost => "destHost",
+        /// An agent that announced `default-route=true`.
+        DefaultRoute => "defaultRoute",
     }
 }
 
@@ -156,8 +146,6 @@ pub enum RegisterError {
     #[error("the server already has {MAX_AGENTS} agents")]
     TooManyAgents,
 }
-
-serve::label!(Strategy in "proxy_strategy");
 
 serve::families! {
     /// The gauges of the route tables. They are set with the tables locked, so that the last value is correct.
