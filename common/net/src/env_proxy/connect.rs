@@ -61,10 +61,8 @@ fn failed(error: io::Error) -> String {
 }
 
 fn request(proxy: &Proxy, target: &str) -> String {
-    let authorization = match &proxy.authorization {
-        Some(value) => format!("Proxy-Authorization: {value}\r\n"),
-        None => String::new(),
-    };
+    let header = |value| format!("Proxy-Authorization: {value}\r\n");
+    let authorization = proxy.authorization.as_ref().map(header).unwrap_or_default();
     let agent = concat!("konnectivity/", env!("CARGO_PKG_VERSION"));
     format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\nUser-Agent: {agent}\r\n{authorization}\r\n")
 }

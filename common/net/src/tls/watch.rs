@@ -55,26 +55,21 @@ pub async fn watch<R: Rotating>(tls: R, name: &'static str, every: Duration, mut
             }
             continue;
         }
-        match &seen {
-            Err(why) => report(name, why, refused.as_ref() == Some(&seen), &mut told),
-            Ok(material) => match take(&tls, material.clone()).await {
-                Ok(()) => {
-                    refused = None;
-                    tracing::info!(files = name, "changed files are in use for new handshakes");
-                    told(Rotated::Taken(tls.validities()));
-                    continue;
-                }
-                Err(why) => report(name, &why, refused.as_ref() == Some(&seen), &mut told),
-            },
+        let taken = match &seen {
+            Ok(material) => take(&tls, material.clone()).await,
+            Err(why) => Err(why.clone()),
+        };
+        let Err(why) = taken else {
+            refused = None;
+            tracing::info!(files = name, "changed files are in use for new handshakes");
+            told(Rotated::Taken(tls.validities()));
+            continue;
+        };
+        if refused.as_ref() != Some(&seen) {
+            tracing::error!(files = name, error = why, "changed files cannot be used, what was in use stays");
+            told(Rotated::Refused(why));
         }
         refused = Some(seen);
-    }
-}
-
-fn report(name: &str, why: &str, known: bool, told: &mut impl FnMut(Rotated)) {
-    if !known {
-        tracing::error!(files = name, error = why, "changed files cannot be used, what was in use stays");
-        told(Rotated::Refused(why.to_owned()));
     }
 }
 
