@@ -13,13 +13,7 @@ const PACKETS_PER_TURN: usize = 256;
 /// The most payload received in one turn, in bytes. The last packet may exceed it.
 const RECEIVE_PER_TURN: usize = 1 << 20;
 
-impl<S, W, H, M> Driver<S, W, H, M>
-where
-    S: Side + Default,
-    W: Wire,
-    H: LinkHandler<S>,
-    M: Meter,
-{
+impl<S: Side + Default, W: Wire, H: LinkHandler<S>, M: Meter> Driver<S, W, H, M> {
     /// Handles the arrived packets. Returns true if it stopped at the turn's limit.
     pub(crate) fn receive(&mut self, cx: &mut Context<'_>, now: Time) -> bool {
         let mut bytes = 0;

@@ -58,13 +58,7 @@ pub struct Driver<S, W, H, M> {
     end: Option<LinkEnd>,
 }
 
-impl<S, W, H, M> Driver<S, W, H, M>
-where
-    S: Side + Default,
-    W: Wire,
-    H: LinkHandler<S>,
-    M: Meter,
-{
+impl<S: Side + Default, W: Wire, H: LinkHandler<S>, M: Meter> Driver<S, W, H, M> {
     /// A driver over a newly opened stream with the agreed terms.
     pub fn new(bounds: &Bounds, negotiated: Negotiated, wire: W, handler: H, meter: M) -> Self {
         let list = Arc::new(ReadyList::default());

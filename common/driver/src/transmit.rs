@@ -17,13 +17,7 @@ const STEPS_PER_TURN: usize = 512;
 /// The smallest remaining budget, in bytes, that is worth a read. Below it the stream is asked again.
 const LEAST: usize = 4 << 10;
 
-impl<S, W, H, M> Driver<S, W, H, M>
-where
-    S: Side + Default,
-    W: Wire,
-    H: LinkHandler<S>,
-    M: Meter,
-{
+impl<S: Side + Default, W: Wire, H: LinkHandler<S>, M: Meter> Driver<S, W, H, M> {
     /// Sends while the stream accepts bytes. Returns true if the turn's limit ended it.
     pub(crate) fn transmit(&mut self, cx: &mut Context<'_>, now: Time) -> bool {
         let mut left = TRANSMIT_PER_TURN;

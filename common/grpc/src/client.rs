@@ -84,17 +84,14 @@ fn poll_to_end(recv: &mut RecvStream, cx: &mut Context<'_>) -> Poll<()> {
 /// frontend sends its `first` packet with the request: Go's server answers a Proxy stream no sooner.
 ///
 /// The error is the server's status if it refuses, and DeadlineExceeded after `deadline`.
-pub async fn connect<IO>(
+pub async fn connect<IO: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     io: IO,
     keepalive: Keepalive,
     (authority, path): (&str, &str),
     metadata: HeaderMap,
     first: Option<Packet<Bytes>>,
     deadline: Instant,
-) -> Result<Connected, WireError>
-where
-    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
+) -> Result<Connected, WireError> {
     let request = request(authority, path, metadata)?;
     let late = || WireError::new(Code::DeadlineExceeded, "the server did not answer the stream in time");
     timeout_at(deadline, open(io, keepalive, request, first)).await.unwrap_or_else(|_| Err(late()))
@@ -115,15 +112,12 @@ fn request(authority: &str, path: &str, metadata: HeaderMap) -> Result<Request<(
     Ok(request)
 }
 
-async fn open<IO>(
+async fn open<IO: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     io: IO,
     keepalive: Keepalive,
     request: Request<()>,
     first: Option<Packet<Bytes>>,
-) -> Result<Connected, WireError>
-where
-    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
+) -> Result<Connected, WireError> {
     let (io, flusher) = buffered(io, Buffering::OVER_TLS, None);
     let handshake = client_builder().handshake::<_, OutFrame>(io).await;
     let (requests, mut connection) = handshake.map_err(|e| WireError::at_client(&e))?;
@@ -192,16 +186,13 @@ fn opens_stream(head: &http::response::Parts) -> Result<bool, WireError> {
 }
 
 /// The task of a connection. No `async fn`, because that would keep the arguments twice.
-fn drive<IO>(
+fn drive<IO: AsyncRead + AsyncWrite + Unpin>(
     mut connection: Connection<Buffered<IO>, OutFrame>,
     flusher: Flusher<IO>,
     mut pinger: Pinger,
     linger: Arc<Linger>,
     goaway: GoAway,
-) -> impl Future<Output = Result<(), ConnectionError>>
-where
-    IO: AsyncRead + AsyncWrite + Unpin,
-{
+) -> impl Future<Output = Result<(), ConnectionError>> {
     // These streams must exist until the connection has ended.
     let mut lingering = Vec::new();
     poll_fn(move |cx| {

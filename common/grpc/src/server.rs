@@ -81,30 +81,22 @@ impl From<Dead> for ConnectionError {
 
 /// Serves a connection until its peer ends it or it fails. Calls `on_stream`, which must not block, for each new
 /// stream.
-pub async fn serve_connection<IO, F>(
+pub async fn serve_connection<IO: AsyncRead + AsyncWrite + Unpin>(
     io: IO,
     settings: &ServerSettings,
-    on_stream: F,
-) -> Result<(), ConnectionError>
-where
-    IO: AsyncRead + AsyncWrite + Unpin,
-    F: FnMut(Request),
-{
+    on_stream: impl FnMut(Request),
+) -> Result<(), ConnectionError> {
     serve_connection_until(io, settings, on_stream, pending()).await
 }
 
 /// Like [`serve_connection`]. Once `shutdown` completes, the connection ends with its last stream as
 /// [`ServerSettings::shutdown_mode`] says.
-pub async fn serve_connection_until<IO, F>(
+pub async fn serve_connection_until<IO: AsyncRead + AsyncWrite + Unpin>(
     io: IO,
     settings: &ServerSettings,
-    mut on_stream: F,
+    mut on_stream: impl FnMut(Request),
     shutdown: impl Future<Output = ()>,
-) -> Result<(), ConnectionError>
-where
-    IO: AsyncRead + AsyncWrite + Unpin,
-    F: FnMut(Request),
-{
+) -> Result<(), ConnectionError> {
     let mut shutdown = pin!(shutdown);
     // Boxed, because the handshake's state would otherwise be kept as long as the connection, three times its size.
     let Some(mut serving) = Box::pin(handshake(io, settings, shutdown.as_mut())).await? else {

@@ -68,14 +68,11 @@ impl ServerTls {
     ///
     /// # Errors
     /// If the peer disconnects, does not speak TLS, sends too much, or fails verification (it was sent an alert).
-    pub async fn accept_with<IO>(
+    pub async fn accept_with<IO: AsyncRead + AsyncWrite + Unpin>(
         &self,
         io: IO,
         on_hello: impl FnOnce(),
-    ) -> Result<ServerStream<ReadAhead<IO>>, HandshakeError>
-    where
-        IO: AsyncRead + AsyncWrite + Unpin,
-    {
+    ) -> Result<ServerStream<ReadAhead<IO>>, HandshakeError> {
         let io = ReadAhead::bounded(io, HELLO_LIMIT);
         let mut hello = LazyConfigAcceptor::new(Acceptor::default(), io).await?;
         on_hello();
