@@ -253,9 +253,9 @@ mod tests {
         ];
         status.certificates[0].change_refused = "no END line".into();
         let agents = "\
-            AGENT   STATE    CONNECTIONS  DIALS  FAILED  TO AGENT  FROM AGENT  RTT    DIAL TIME  CONNECTED  ADDRESS         \
+            AGENT   STATE    CONNECTIONS  DIALS OK  DIALS FAILED  TO AGENT  FROM AGENT  RTT    DIAL TIME  CONNECTED  ADDRESS         \
             STREAMS  VERSION  ZONE  IDENTITY       REASON                      IDENTIFIERS\n\
-            node-1  ejected  5120         6000   2000    2.0 KiB   0 B         12 ms  25 ms      3.0 s ago  10.0.0.1:40000  \
+            node-1  ejected  5120         6000      2000          2.0 KiB   0 B         12 ms  25 ms      3.0 s ago  10.0.0.1:40000  \
             1        0.36.0   a     system:node:1  its own failures stand out  \
             host=h1,host=h2,host=h3,host=h4 and 2 others\n";
         let servers = "\
