@@ -138,8 +138,8 @@ struct State {
     measurement: Option<Measurement>,
     /// The lowest RTT, once it is measured.
     rtt: Option<Duration>,
-    /// The RTT of the last ping, measurement or not.
-    last_rtt: Option<Duration>,
+    /// The RTTs of the last two pings, measurement or not.
+    last_rtts: [Option<Duration>; 2],
     driver: Option<Waker>,
 }
 
@@ -162,7 +162,7 @@ impl KeepaliveHandle {
                 lost_by_peer: false,
                 measurement: None,
                 rtt: None,
-                last_rtt: None,
+                last_rtts: [None; 2],
                 driver: None,
             }),
             unresponsive: watch::Sender::new(false),
@@ -207,15 +207,15 @@ impl KeepaliveHandle {
         self.state.lock().rtt
     }
 
-    /// The RTT of the last ping that was answered.
+    /// The lower RTT of the last two pings that were answered: a busy machine delays single ones.
     pub fn last_rtt(&self) -> Option<Duration> {
-        self.state.lock().last_rtt
+        self.state.lock().last_rtts.into_iter().flatten().min()
     }
 
     /// Records the RTT of a ping. It counts for [`Self::rtt`] only if a measurement was requested, which frontends do not.
     pub(super) fn sampled(&self, took: Duration) {
         let mut state = self.state.lock();
-        state.last_rtt = Some(took);
+        state.last_rtts = [Some(took), state.last_rtts[0]];
         let measuring = state.measurement.as_ref().is_some_and(|measurement| measurement.left > 0);
         drop(state);
         let between_kernels = || self.kernel.get()?.look()?.min_rtt;

@@ -386,6 +386,11 @@ async fn a_client_measures_the_round_trip_when_it_is_asked_to() {
     keepalive.measure(1);
     sleep(Duration::from_secs(60)).await;
     assert_eq!(keepalive.rtt(), Some(Duration::from_millis(50)));
+
+    for (took, shown) in [(900, 50), (60, 60), (60, 60)] {
+        keepalive.sampled(Duration::from_millis(took));
+        assert_eq!(keepalive.last_rtt(), Some(Duration::from_millis(shown)));
+    }
 }
 
 /// A connection of the client with a timeout of five minutes, and 20 s if it is half-open.
