@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use bytes::{BufMut, Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue};
 use prost::Message;
@@ -19,20 +19,19 @@ use rustls::ClientConfig;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::runtime::Builder;
-use tokio::task::JoinSet;
-use tokio::time::{Instant, interval_at, sleep, timeout};
+use tokio::task::{JoinSet, yield_now};
+use tokio::time::{Instant, interval_at, sleep};
 
 use crate::adversarial::unauthenticated::client_hello;
-use crate::adversarial::{PacketStream, SmallFrames, data, dial_req, dial_rsp, endless};
+use crate::adversarial::{Sent, SmallFrames, data, dial_req, dial_rsp, endless};
 use crate::endpoints::Endpoint;
 use crate::exchange::works;
 use crate::figures::percentile;
 use crate::frontend::{Conn, Frontend, tls_socket};
-use crate::pair::{Pair, Setup};
+use crate::metrics::{SERVER, Scrape};
+use crate::pair::{Pair, Server, Setup};
 use crate::wait::within_limit;
 
-/// A client that could send nothing for this time has exhausted its window.
-const STALLED: Duration = Duration::from_millis(500);
 /// The pause between two samples of the bystander's latency and the server's memory.
 const PAUSE: Duration = Duration::from_millis(5);
 /// Dials beside a flood, at least.
@@ -51,13 +50,13 @@ const LIMIT: Duration = Duration::from_secs(300);
 pub enum Kind {
     /// Agents answer dials that the server did not request, and read nothing: the server stops reading their streams.
     AgentsThatReadNothing,
-    /// Agents send data for connections that do not exist.
+    /// Agents send data for connections that do not exist, and read no answer: the server reads all of it.
     AgentsWithStrayData,
     /// The same, 64 KiB in each message.
     AgentsWithLargeStrayData,
     /// Agents send data for connections that do not exist, in frames of one byte.
     AgentsWithFragments,
-    /// Clients send messages of 16 bytes to an endpoint that reads nothing.
+    /// Clients send small messages to an endpoint that reads nothing, each in another of the server's receive buffers.
     ClientsOfAStalledEndpoint,
     /// Clients send a message that stays incomplete, in frames of one byte.
     ClientsWithoutADial,
@@ -163,6 +162,8 @@ impl Flood {
         }
         outcome.lasted = began.elapsed();
         outcome.ended = peers.ended.load(Ordering::Relaxed);
+        self.takes_effect(pair.server()).await?;
+        outcome.memory[1] = outcome.memory[1].max(bystander.memory()?);
         peers.leave()?;
         // The server may still handle queued bytes, and its allocator returns memory after 10 s.
         let (mut behind, left) = (Outcome::default(), Instant::now());
@@ -176,6 +177,25 @@ impl Flood {
             }
         }
         Ok(outcome)
+    }
+
+    /// Waits until the server has stopped reading, or has read all data of agents that read no answers.
+    async fn takes_effect(self, server: &Server) -> Result<()> {
+        let peers = self.peers as f64;
+        match self.kind {
+            Kind::AgentsThatReadNothing => {
+                server.wait_metric("full_receive_channels", &[("service_method", "Connect")], peers).await?;
+            }
+            Kind::AgentsWithStrayData => {
+                let all = peers * self.pieces as f64;
+                let name = format!("{SERVER}dropped_packets_total");
+                let labels = [("reason", "unknown_connection")];
+                let read = |metrics: &Scrape| metrics.value(&name, &labels) >= all;
+                server.wait_metrics("stray data is read", read).await?;
+            }
+            _ => {}
+        }
+        Ok(())
     }
 }
 
@@ -251,7 +271,7 @@ impl Peers {
                             meta.insert("agentidentifiers", HeaderValue::from_static("host=peer"));
                             let peer =
                                 SmallFrames::open(socket, "/AgentService/Connect", &meta, 1, 0).await?;
-                            let mut peer = peer.admitted().await?;
+                            let mut peer = peer.admitted().await?.patient();
                             let message = message(flood.kind);
                             let (bytes, frame, times) = match flood.kind {
                                 Kind::AgentsWithFragments => {
@@ -328,17 +348,20 @@ impl Peers {
 /// A connected peer. Dropping it closes the connection.
 enum Peer {
     Frames(#[expect(dead_code, reason = "held")] SmallFrames),
-    Messages(#[expect(dead_code, reason = "held")] Box<PacketStream>),
     HalfOpen(#[expect(dead_code, reason = "held")] VecDeque<TcpStream>),
 }
 
-/// A packet as a gRPC message.
+/// A message of agents.
 fn message(kind: Kind) -> Bytes {
-    let packet: Packet = match kind {
+    framed(&match kind {
         Kind::AgentsThatReadNothing => dial_rsp(1 << 40, 1 << 40, ""),
         Kind::AgentsWithLargeStrayData => data(1 << 40, Bytes::from_static(&[7; 64 << 10])),
         _ => data(1 << 40, Bytes::from_static(b"!")),
-    };
+    })
+}
+
+/// A packet as a gRPC message.
+fn framed(packet: &Packet) -> Bytes {
     let mut message = BytesMut::new();
     message.put_u8(0);
     message.put_u32(packet.encoded_len() as u32);
@@ -364,15 +387,28 @@ async fn hellos(address: SocketAddr, tls: Arc<ClientConfig>, number: usize, coun
     Ok(Peer::HalfOpen(open))
 }
 
+/// Dials an endpoint that reads nothing, and sends `count` small messages. After each of them another stream of the connection
+/// sends bytes that the server drops, so that each message arrives in another receive buffer.
 async fn messages(frontend: &Frontend, target: &str, count: usize) -> Result<Peer> {
-    let mut stream = frontend.packets().await?;
-    stream.send(dial_req(1, target)).await?;
-    stream.expect("the answer to a dial").await?;
-    for _ in 0..count {
-        match timeout(STALLED, stream.send(data(1, Bytes::from_static(&[7; 16])))).await {
-            Ok(sent) => sent?,
-            Err(_) => break,
+    let socket = frontend.socket().await?;
+    let peer = SmallFrames::open(socket, "/ProxyService/Proxy", &HeaderMap::new(), 2, 1 << 10).await?;
+    let mut peer = peer.admitted().await?;
+    peer.send(&framed(&dial_req(1, target)), usize::MAX).await;
+    peer.answered().await?;
+    let packet = |id, length| framed(&data(id, Bytes::from(vec![7; length])));
+    // The first window of the connection, and messages that find it full.
+    let large = std::iter::repeat_n(packet(1, 64 << 10), 2);
+    let small = std::iter::repeat_n(packet(1, 512), count);
+    let dropped = packet(0, 16 << 10);
+    for message in large.chain(small) {
+        match peer.send_on(0, &message, message.len()).await {
+            Sent::All => {}
+            Sent::NoWindow => break,
+            Sent::Ended => bail!("the server has ended the stream of a client"),
         }
+        peer.send_on(1, &dropped, dropped.len()).await;
+        // Otherwise HTTP/2 gathers messages, and sends several of them side by side.
+        yield_now().await;
     }
-    Ok(Peer::Messages(Box::new(stream)))
+    Ok(Peer::Frames(peer))
 }

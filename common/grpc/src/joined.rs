@@ -70,6 +70,14 @@ impl Joined {
 }
 
 #[cfg(test)]
+impl Joined {
+    /// The number of separate allocations or receive buffers that the queue keeps.
+    pub(super) fn slices(&self) -> usize {
+        self.slices.len() + usize::from(!self.short.is_empty())
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -364,6 +364,14 @@ impl Drop for WireStream {
     }
 }
 
+#[cfg(test)]
+impl WireStream {
+    /// The slices that [`Wire::poll_hold`] has queued.
+    pub(super) fn slices_ahead(&self) -> usize {
+        self.ahead.slices()
+    }
+}
+
 impl fmt::Debug for WireStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WireStream")

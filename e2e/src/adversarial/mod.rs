@@ -17,6 +17,6 @@ pub use self::packets::{
     bare, close_req, close_rsp, crossed, data, dial_cls, dial_req, dial_rsp, drain, payload, unknown,
 };
 pub use self::server::{AdversarialLink, AdversarialServer};
-pub use self::small_frames::{SmallFrames, endless};
+pub use self::small_frames::{Sent, SmallFrames, endless};
 pub use self::stream::{PacketStream, STREAM_WINDOW, channel, channel_with};
 pub use self::token::{connect_with_token, refused};

@@ -6,10 +6,10 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use bytes::Bytes;
 use h2::client::{Connection, ResponseFuture};
-use h2::{SendStream, client};
+use h2::{RecvStream, SendStream, client};
 use http::{HeaderMap, Method, Request, StatusCode};
 use tokio::io::{AsyncRead, ReadBuf, join};
 use tokio::task::{JoinHandle, yield_now};
@@ -21,10 +21,23 @@ use crate::wait::within;
 /// A peer that gets no window for this time has exhausted its window.
 const NO_WINDOW: Duration = Duration::from_millis(500);
 
-/// An HTTP/2 client with streams whose frames have any length. It reads no response, at most its headers.
+/// What became of the bytes for a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// All are sent.
+    All,
+    /// The window is exhausted.
+    NoWindow,
+    /// The server has ended the stream.
+    Ended,
+}
+
+/// An HTTP/2 client with streams whose frames have any length. It reads nothing of its own accord.
 pub struct SmallFrames {
     streams: Vec<SendStream<Bytes>>,
     responses: Vec<ResponseFuture>,
+    bodies: Vec<RecvStream>,
+    no_window: Duration,
     driver: JoinHandle<Result<(), h2::Error>>,
 }
 
@@ -55,7 +68,7 @@ impl SmallFrames {
             opened.push(stream);
             responses.push(response);
         }
-        Ok(Self { streams: opened, responses, driver })
+        Ok(Self { streams: opened, responses, bodies: Vec::new(), no_window: NO_WINDOW, driver })
     }
 
     /// Waits until the server has accepted each stream.
@@ -66,8 +79,26 @@ impl SmallFrames {
         for response in self.responses.drain(..) {
             let response = within("the response's headers", response).await??;
             ensure!(response.status() == StatusCode::OK, "refused: {response:?}");
+            self.bodies.push(response.into_body());
         }
         Ok(self)
+    }
+
+    /// Waits ten times as long for a window: a server that many such peers flood renews it late.
+    pub fn patient(mut self) -> Self {
+        self.no_window = 10 * NO_WINDOW;
+        self
+    }
+
+    /// Waits until the server has sent data on each admitted stream.
+    ///
+    /// # Errors
+    /// It has ended one.
+    pub async fn answered(&mut self) -> Result<()> {
+        for body in &mut self.bodies {
+            within("an answer", body.data()).await?.context("a stream that goes on")??;
+        }
+        Ok(())
     }
 
     /// Like [`SmallFrames::open`] with one stream. The client reads nothing, so it never knows the server's settings, and sends as
@@ -76,30 +107,36 @@ impl SmallFrames {
         Self::open(Box::new(join(NothingArrives, socket)), path, headers, 1, 0).await
     }
 
-    /// Sends `bytes` on each stream in frames of `frame` bytes, until all are sent, the window is exhausted or the server has ended
-    /// the stream. Only the last frame may be shorter. Returns the number of streams that the server has ended.
+    /// Sends `bytes` on each stream, as [`SmallFrames::send_on`] does. Returns the number of streams that the server has ended.
     pub async fn send(&mut self, bytes: &Bytes, frame: usize) -> usize {
-        let (mut sent, mut ended) = (0, 0);
-        for stream in &mut self.streams {
-            let mut rest = bytes.clone();
-            while !rest.is_empty() {
-                let room = timeout(NO_WINDOW, room(stream, frame.min(rest.len()), rest.len())).await;
-                let Ok(room) = room else {
-                    let _ = stream.send_data(rest.split_to(stream.capacity()), false);
-                    break;
-                };
-                let room = room.map(|room| rest.split_to(room.min(frame).min(rest.len())));
-                if room.is_none_or(|part| stream.send_data(part, false).is_err()) {
-                    ended += 1;
-                    break;
-                }
-                sent += 1;
-                if sent % 256 == 0 {
-                    yield_now().await;
-                }
-            }
+        let mut ended = 0;
+        for stream in 0..self.streams.len() {
+            ended += usize::from(self.send_on(stream, bytes, frame).await == Sent::Ended);
         }
         ended
+    }
+
+    /// Sends `bytes` in frames of `frame` bytes, until all are sent, the window is exhausted or the server has ended the stream.
+    /// Only the last frame may be shorter. `stream`: its number in the order of opening.
+    pub async fn send_on(&mut self, stream: usize, bytes: &Bytes, frame: usize) -> Sent {
+        let stream = &mut self.streams[stream];
+        let (mut sent, mut rest) = (0, bytes.clone());
+        while !rest.is_empty() {
+            let room = timeout(self.no_window, room(stream, frame.min(rest.len()), rest.len())).await;
+            let Ok(room) = room else {
+                let _ = stream.send_data(rest.split_to(stream.capacity()), false);
+                return Sent::NoWindow;
+            };
+            let room = room.map(|room| rest.split_to(room.min(frame).min(rest.len())));
+            if room.is_none_or(|part| stream.send_data(part, false).is_err()) {
+                return Sent::Ended;
+            }
+            sent += 1;
+            if sent % 256 == 0 {
+                yield_now().await;
+            }
+        }
+        Sent::All
     }
 }
 

@@ -83,7 +83,7 @@ pub const ROWS: &[Row] = &[
     ], shown: "e2e/mutants/14: a_storm_of_agents_asks_about_32_at_once" },
     Row { number: "T8", name: "small slices that pin memory", holds: "charged at their real size", length: Quick, go: false, run: tests![
         "memory_limits::small_messages_to_a_stalled_endpoint_are_held_at_their_bytes", "memory_limits::agents_with_frames_of_a_byte_are_not_read_on",
-    ], shown: "e2e/mutants/17: agents_with_frames_of_a_byte_are_not_read_on; e2e/mutants/16: a unit test of the server" },
+    ], shown: "e2e/mutants/16 and 17: both tests" },
     Row { number: "T9", name: "CONNECT parser", holds: "12 heads are refused; nothing is dialed", length: Quick, go: true, run: heads::strict_heads, shown: "Go's server takes a bare line feed" },
     Row { number: "T10", name: "hygiene: tokens in logs, profiles, socket modes", holds: "none shown; opt-in; 0770", length: Quick, go: false, run: tests![
         "tokens::tokens_are_never_logged", "http_endpoints::profiles_are_not_served_otherwise", "transports::the_socket_file_has_mode_0770",

@@ -181,14 +181,13 @@ async fn flooded(kind: Kind, peers: usize, pieces: usize, most: u64) -> Result<(
     Ok(())
 }
 
-/// On a busy machine the RTT is high, and then the windows are wide.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn agent_stream_that_stands_still_is_held_at_its_bytes() -> Result<()> {
-    flooded(Kind::AgentsThatReadNothing, 8, 800_000, 64).await
+    flooded(Kind::AgentsThatReadNothing, 8, 100_000, 64).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn stray_data_of_agents_is_not_held() -> Result<()> {
+async fn stray_data_of_agents_is_read_and_not_held() -> Result<()> {
     flooded(Kind::AgentsWithStrayData, 8, 60_000, 4).await
 }
 
@@ -199,7 +198,7 @@ async fn agents_with_frames_of_a_byte_are_not_read_on() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn small_messages_to_a_stalled_endpoint_are_held_at_their_bytes() -> Result<()> {
-    flooded(Kind::ClientsOfAStalledEndpoint, 20, 50_000, 20).await
+    flooded(Kind::ClientsOfAStalledEndpoint, 32, 4_000, 32).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -215,6 +215,17 @@ async fn held_packets_are_handed_out_in_order_and_their_window_is_given_back() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn held_packets_do_not_pin_their_receive_buffers() {
+    let mut pair = pair().await;
+    for _ in 0..100 {
+        pair.client.stream.send(data("x")).unwrap();
+    }
+    hold(&mut pair.server).await;
+    assert!(pair.server.held() >= 100 * "x".len());
+    assert_eq!(pair.server.slices_ahead(), 1, "copied together");
+}
+
+#[tokio::test(start_paused = true)]
 async fn held_packets_come_before_the_failure_of_their_stream() {
     let mut pair = pair().await;
     pair.client.stream.send(data("x")).unwrap();
