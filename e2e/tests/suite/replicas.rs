@@ -8,7 +8,6 @@ use e2e::endpoints::Endpoint;
 use e2e::exchange::{echo, works};
 use e2e::pair::{Pair, Setup};
 use e2e::payload::Payload;
-use e2e::process::Signal;
 use e2e::wait::{DEADLINE, until, within_limit};
 
 #[tokio::test]
@@ -37,26 +36,6 @@ async fn the_restart_of_one_replica_leaves_the_others_connections_alone() -> Res
     works(&pair.servers[0].frontend, &endpoint.target()).await?;
     echo(conn, Payload::new(2, 1_000_000)).await?;
     Ok(())
-}
-
-/// The kernel accepts connections for a stopped server, which does not answer.
-#[tokio::test]
-async fn stopped_server_does_not_delay_attempts_to_others() -> Result<()> {
-    let mut pair = Setup::grpc().servers(3).agents(0).start().await?;
-    pair.servers[0].process.signal(Signal::STOP)?;
-    pair.balancer.as_ref().expect("balanced").set_policy(Policy::Stick(0));
-    pair.add_agent("late", "", &["--lanes=1"])?;
-    let balancer = pair.balancer.as_ref().expect("balanced");
-    until("an attempt", DEADLINE, || async { (balancer.accepted() == 1).then_some(()) }).await?;
-    for server in [1, 2] {
-        balancer.set_policy(Policy::Stick(server));
-        pair.agent().wait_metric("open_server_connections", &[], server as f64).await?;
-    }
-    let failed = pair.agent().metric("server_connection_attempts_total", &[("result", "error")]).await?;
-    assert_eq!(failed, 0.0, "the first attempt has no answer yet");
-    balancer.set_policy(Policy::Stick(0));
-    pair.servers[0].process.signal(Signal::CONT)?;
-    pair.wait_connected().await
 }
 
 /// Each attempt that reaches a known server is closed again, and affects neither the tunnels nor the server.

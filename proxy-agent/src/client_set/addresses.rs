@@ -6,8 +6,7 @@
 //! | several | direct: each address whose server is not known, or has no stream. Search only if no such address is left that does not fail, or if there are fewer addresses than servers, or if an address turned out to be a balancer |
 //! | of leases | direct. If every lease has one, the configured addresses are searched only once all others are connected or fail |
 //!
-//! Direct attempts run side by side, so that a dead address delays no other. Searches follow each other; but one that has no
-//! answer within [`SLOW`] may have met a stopped server, and does not delay the next one.
+//! Direct attempts run side by side, so that a dead address delays no other; of a search only one runs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,9 +15,6 @@ use super::connect::ServerAddress;
 
 /// Errors in a row of an address after which no search waits for it.
 const MOST_FAILURES: u32 = 3;
-
-/// How long a search delays the next one. Most attempts have an answer within three RTTs.
-const SLOW: Duration = Duration::from_secs(1);
 
 /// Attempts at once. More are needed only for more servers than this.
 const MOST_AT_ONCE: usize = 16;
@@ -95,29 +91,8 @@ struct Route {
     /// Errors in a row.
     failures: u32,
     running: Option<Attempt>,
-    /// Searches before the running attempt that have no answer yet.
-    slow: usize,
     /// The address is gone, and until when its errors are remembered: names may tell some of their addresses in turn.
     removed: Option<Duration>,
-}
-
-impl Route {
-    fn is_dialed(&self) -> bool {
-        self.running.is_some() || self.slow > 0
-    }
-
-    /// The number of searches without an answer.
-    fn searches(&self) -> usize {
-        self.slow + usize::from(self.running == Some(Attempt::Search))
-    }
-
-    /// An attempt has an answer: most likely the last one. Returns its kind.
-    fn end(&mut self) -> Attempt {
-        self.running.take().unwrap_or_else(|| {
-            self.slow = self.slow.saturating_sub(1);
-            Attempt::Search
-        })
-    }
 }
 
 /// What the machine wants at the moment.
@@ -133,8 +108,6 @@ pub(super) struct Wanted {
     pub(super) search: Option<Duration>,
     /// The known number of servers.
     pub(super) servers: usize,
-    /// The most searches without an answer.
-    pub(super) searches: usize,
 }
 
 /// All addresses.
@@ -187,7 +160,7 @@ impl Addresses {
         for route in self.routes.iter_mut().filter(is_gone) {
             route.removed.get_or_insert(now + memory);
         }
-        self.routes.retain(|route| route.is_dialed() || route.removed.is_none_or(|end| now < end));
+        self.routes.retain(|route| route.running.is_some() || route.removed.is_none_or(|end| now < end));
     }
 
     /// Adds an address, and keeps what is known of it.
@@ -201,7 +174,7 @@ impl Addresses {
         let is_same = |route: &&mut Route| route.advertised == advertised && route.address == address;
         if let Some(route) = self.routes.iter_mut().find(is_same) {
             route.removed = None;
-            if !route.is_dialed() && route.holder != holder {
+            if route.running.is_none() && route.holder != holder {
                 (route.server, route.holder) = (holder.clone(), holder);
             }
         } else if self.has_room(advertised) {
@@ -215,7 +188,6 @@ impl Addresses {
                 tried: Duration::ZERO,
                 failures: 0,
                 running: None,
-                slow: 0,
                 removed: None,
             });
         }
@@ -227,7 +199,7 @@ impl Addresses {
             return true;
         }
         let gives_way = |(_, route): &(usize, &Route)| {
-            !route.is_dialed() && (route.removed.is_some() || route.advertised && !advertised)
+            route.running.is_none() && (route.removed.is_some() || route.advertised && !advertised)
         };
         let least = self.routes.iter().enumerate().filter(gives_way);
         let least = least.min_by_key(|(_, route)| (route.removed.is_none(), route.removed));
@@ -242,26 +214,22 @@ impl Addresses {
             let lacks = route.server.as_ref().map_or(wanted.unknown, |server| wanted.known && lacks(server));
             lacks && (route.advertised || configured > 1 && !self.all_advertised)
         };
-        let indexed = || self.routes.iter().enumerate().filter(|(_, route)| route.removed.is_none());
-        let idle = indexed().filter(|(_, route)| !route.is_dialed());
-        let direct = idle.filter(|(_, route)| is_direct(route) && !self.is_dialed(route.server.as_ref()));
+        let is_idle = |route: &Route| route.running.is_none() && route.removed.is_none();
+        let idle = || self.routes.iter().enumerate().filter(|(_, route)| is_idle(route));
+        let direct = idle().filter(|(_, route)| is_direct(route) && !self.is_dialed(route.server.as_ref()));
         let direct = direct.map(|(index, route)| (index, Attempt::Direct, route.due));
         let direct = direct.min_by_key(|(_, _, due)| *due).filter(|_| self.running() < MOST_AT_ONCE);
 
         let any = |is: &dyn Fn(&Route) -> bool| self.present().any(is);
-        let searches: usize = self.routes.iter().map(Route::searches).sum();
-        let searching = self.routes.iter().filter(|route| route.running == Some(Attempt::Search));
-        let begun = searching.map(|route| route.tried).max();
+        let searches = self.routes.iter().any(|route| route.running == Some(Attempt::Search));
         let has_hope = any(&|route| is_direct(route) && route.failures < MOST_FAILURES);
         let may_search = match self.all_advertised {
             true => !has_hope,
             false => configured < wanted.servers || any(&|route| route.balanced) || !has_hope,
         };
         let due = if may_search { wanted.search.or(wanted.look) } else { wanted.look };
-        let search = due.filter(|_| searches < wanted.searches).and_then(|due| {
-            let due = begun.map_or(due, |begun| due.max(begun + SLOW));
-            let others = indexed().filter(|(_, route)| !route.advertised && !is_direct(route));
-            let others = others.filter(|(_, route)| route.running != Some(Attempt::Direct));
+        let search = due.filter(|_| !searches).and_then(|due| {
+            let others = idle().filter(|(_, route)| !route.advertised && !is_direct(route));
             let (index, route) = others.min_by_key(|(_, route)| (route.due.max(due), route.tried))?;
             Some((index, Attempt::Search, route.due.max(due)))
         });
@@ -271,7 +239,6 @@ impl Addresses {
     /// Starts an attempt; returns its address.
     pub(super) fn start(&mut self, now: Duration, (index, attempt, _): Next) -> Option<Address> {
         let route = self.routes.get_mut(index)?;
-        route.slow = route.searches();
         (route.running, route.tried) = (Some(attempt), now);
         Some(route.address.clone())
     }
@@ -288,8 +255,8 @@ impl Addresses {
         let Some(route) = self.dialed(address) else { return };
         let before = route.server.replace(Arc::clone(server));
         route.balanced |= before.is_some_and(|before| before != *server && !lacks(&before));
-        route.due = if route.end() == Attempt::Direct { again } else { Duration::ZERO };
-        route.failures = 0;
+        route.due = if route.running == Some(Attempt::Direct) { again } else { Duration::ZERO };
+        (route.running, route.failures) = (None, 0);
     }
 
     /// An attempt failed: `due` gives the time of the next one from the number of errors in a row before. Returns the kind of
@@ -298,7 +265,7 @@ impl Addresses {
         let route = self.dialed(address)?;
         route.due = due(route.failures);
         route.failures = route.failures.saturating_add(1);
-        Some(route.end())
+        route.running.take()
     }
 
     /// The stream to a server was lost: `due` gives the time of the next attempt of its addresses from the present one.
@@ -315,17 +282,17 @@ impl Addresses {
     }
 
     fn dialed(&mut self, address: &Address) -> Option<&mut Route> {
-        self.routes.iter_mut().find(|route| route.address == *address && route.is_dialed())
+        self.routes.iter_mut().find(|route| route.address == *address && route.running.is_some())
     }
 
     fn running(&self) -> usize {
-        self.routes.iter().filter(|route| route.is_dialed()).count()
+        self.routes.iter().filter(|route| route.running.is_some()).count()
     }
 
     /// Whether another address of this server is dialed.
     fn is_dialed(&self, server: Option<&Arc<str>>) -> bool {
         server.is_some()
-            && self.routes.iter().any(|route| route.is_dialed() && route.server.as_ref() == server)
+            && self.routes.iter().any(|route| route.running.is_some() && route.server.as_ref() == server)
     }
 }
 

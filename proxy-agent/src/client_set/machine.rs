@@ -421,8 +421,6 @@ impl<J: FnMut() -> f64> Machine<J> {
             look: look.filter(|_| demand != Demand::None),
             search: Some(self.search).filter(|_| !matches!(demand, Demand::None | Demand::Look)),
             servers: self.server_count(),
-            // Before a server has told the count, another server is possible.
-            searches: if self.told == 0 && self.leases.is_none() { 2 } else { self.missing().max(1) },
         };
         let lanes = self.lane_tries > 0;
         self.addresses.next(wanted, |server| self.streams.lacks(server, lanes))

@@ -31,9 +31,6 @@ fn server(name: &str) -> Arc<str> {
 /// Longer than a pause of a burst, shorter than the interval.
 const SOON: Duration = Duration::from_millis(100);
 
-/// How long an attempt without an answer delays the next one.
-const SLOW: Duration = Duration::from_secs(1);
-
 /// Waits until the next attempt is due and starts it; returns the time that passed.
 fn next_try<J: FnMut() -> f64>(machine: &mut Machine<J>, now: &mut Duration) -> Duration {
     let began = *now;
@@ -56,7 +53,7 @@ fn tries_until_there_is_a_stream_to_every_server() {
     let (mut machine, mut now) = (machine(settings()), Duration::ZERO);
     assert_eq!(machine.server_count(), 1);
     assert_eq!(next_try(&mut machine, &mut now), Duration::ZERO);
-    assert_eq!(poll(&mut machine, now), Step::WaitUntil(now + SLOW), "one try at a time, unless it is slow");
+    assert_eq!(poll(&mut machine, now), Step::Wait, "one try at a time");
     assert!(matches!(machine.connected(now, &balancer(), &server("a"), telling(2)), Decision::Keep(_)));
     assert!(next_try(&mut machine, &mut now) < SOON);
     assert_eq!(machine.connected(now, &balancer(), &server("a"), telling(2)), Decision::Duplicate);
@@ -546,20 +543,19 @@ fn full(retired: &[(u8, StreamId)], name: u8) -> bool {
 
 proptest! {
     /// At all times: at most one kept stream for each server, no pause above the cap with its jitter, and no attempt while
-    /// another one runs, unless it is slow and another server is missing.
+    /// another one runs.
     #[test]
     fn invariants_hold(forever: bool, events in proptest::collection::vec(event(), 1..200)) {
         let mut machine = Machine::new(SyncSettings { forever, ..settings() }, || 0.99);
-        // The starts of the attempts without an answer.
-        let (mut now, mut connecting, mut leases) = (Duration::ZERO, Vec::<Duration>::new(), None);
+        let (mut now, mut connecting, mut leases) = (Duration::ZERO, false, None);
         let mut kept: HashMap<u8, StreamId> = HashMap::new();
         // The kept streams that are unresponsive or aged, and the retiring streams.
         let (mut unresponsive, mut aged) = (HashSet::new(), HashSet::new());
         let mut retired: Vec<(u8, StreamId)> = Vec::new();
         for event in events {
             match event {
-                Event::Connected(name, count) if !connecting.is_empty() => {
-                    connecting.pop();
+                Event::Connected(name, count) if connecting => {
+                    connecting = false;
                     match machine.connected(now, &balancer(), &server(&name.to_string()), telling(count)) {
                         Decision::Keep(id) => prop_assert!(kept.insert(name, id).is_none()),
                         Decision::Replace(id, old) => {
@@ -576,8 +572,8 @@ proptest! {
                         Decision::KeepLane(_) | Decision::Unwanted => prop_assert!(false, "one lane, not draining"),
                     }
                 }
-                Event::Failed if !connecting.is_empty() => {
-                    connecting.pop();
+                Event::Failed if connecting => {
+                    connecting = false;
                     machine.failed(now, &balancer());
                 }
                 Event::Lost(name) => {
@@ -612,14 +608,13 @@ proptest! {
             let longest = Duration::from_secs(if missing { 11 } else { 750 });
             match poll(&mut machine, now) {
                 Step::Connect(_) => {
-                    prop_assert!(wanted && connecting.iter().all(|began| now >= *began + SLOW));
-                    prop_assert!(connecting.len() < machine.missing().max(2));
-                    connecting.push(now);
+                    prop_assert!(!connecting && wanted);
+                    connecting = true;
                 }
-                Step::WaitUntil(due) => prop_assert!(due <= now + longest),
+                Step::WaitUntil(due) => prop_assert!(!connecting && due <= now + longest),
                 Step::Resolve => prop_assert!(false, "resolved"),
                 Step::Wait => {
-                    prop_assert!(!connecting.is_empty() || !wanted);
+                    prop_assert!(connecting || !wanted);
                 }
             }
             prop_assert_eq!(machine.open_count(), kept.len());
@@ -634,15 +629,10 @@ proptest! {
         let mut machine = machine(settings());
         let (mut now, mut tries) = (Duration::ZERO, 0);
         let mut servers = HashSet::new();
-        loop {
-            match poll(&mut machine, now) {
-                Step::Wait => break,
-                Step::WaitUntil(due) => {
-                    now = due;
-                    continue;
-                }
-                Step::Connect(_) => {}
-                Step::Resolve => prop_assert!(false, "resolved"),
+        while poll(&mut machine, now) != Step::Wait {
+            if let Step::WaitUntil(due) = poll(&mut machine, now) {
+                now = due;
+                continue;
             }
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let choice = (random >> 33) as usize % count;

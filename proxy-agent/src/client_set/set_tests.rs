@@ -31,19 +31,12 @@ struct Balancer {
     panicking_lookups: Mutex<usize>,
 }
 
-/// The script's attempt that panics, and the one that has no answer.
+/// The script's attempt that panics.
 const PANICS: Result<&str, ()> = Ok("panics");
-const SILENT: Result<&str, ()> = Ok("silent");
 
 thread_local! {
     /// The start of the test by the paused clock.
     static EPOCH: Instant = Instant::now();
-}
-
-/// The server does not answer.
-async fn silence<S>() -> Result<ConnectedStream<S>, ConnectError> {
-    tokio::time::sleep(Duration::from_secs(10)).await;
-    Err(ConnectError::at(ConnectStage::Stream, "the server's answer: timeout"))
 }
 
 struct FakeStream {
@@ -91,12 +84,14 @@ impl Connector for Balancer {
         };
         let server = match scripted {
             Some(PANICS) => panic!("injected"),
-            Some(SILENT) => return silence().await,
             Some(Ok(server)) => server.to_owned(),
             Some(Err(())) => {
                 return Err(ConnectError::at(ConnectStage::Stream, "the server's answer: refused"));
             }
-            None if address.dial.host == "dead" => return silence().await,
+            None if address.dial.host == "dead" => {
+                tokio::time::sleep(Duration::from_secs(10)).await;
+                return Err(ConnectError::at(ConnectStage::Stream, "the server's answer: timeout"));
+            }
             None if !self.hosts.is_empty() => address.dial.host.clone(),
             None => format!("s{}", number % self.count),
         };
@@ -293,21 +288,6 @@ async fn servers_are_told_which_streams_the_agent_has() {
     // The second stream, which led to s1, is lost. Duplicates are not kept.
     assert_eq!(others[..4], [vec![], vec![1], vec![1, 2], vec![1, 3]]);
     assert!(others[4..].iter().all(|others| *others == [1, 3]), "{others:?}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn attempt_without_an_answer_delays_others_by_a_second() {
-    // At the start, when the count is not known, and among the missing servers.
-    for script in [vec![SILENT, Ok("a"), Ok("b")], vec![Ok("a"), SILENT, Ok("a"), Ok("b")]] {
-        let (began, answered, mut rig) = (Instant::now(), script.len(), Rig::new(3, script));
-        rig.until(3, 2).await;
-        assert!(began.elapsed() < Duration::from_secs(2));
-        // One server is missing, and one attempt for it runs.
-        tokio::time::sleep(Duration::from_secs(5)).await;
-        assert_eq!(rig.balancer.tries.lock().len(), answered);
-        rig.until(3, 3).await;
-        rig.stop.cancel();
-    }
 }
 
 #[tokio::test(start_paused = true)]
