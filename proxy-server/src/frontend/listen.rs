@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-pub use commands::probe::Protocol;
 use grpc::authority::AuthorityPatch;
 use grpc::{Code, ConnectionError, Request, ServerSettings, serve_connection_until};
 use http::HeaderMap;
@@ -47,6 +46,25 @@ const READ_AHEAD: usize = 17 * 1024;
 /// How long a draining server accepts streams on a new HTTP/2 connection. Its client has found no successor, and tries again
 /// after that.
 const AGE_IN_DRAIN: Duration = Duration::from_secs(1);
+
+/// The protocol of the clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// gRPC over HTTP/2.
+    Grpc,
+    /// HTTP/1.1 CONNECT.
+    HttpConnect,
+}
+
+impl Protocol {
+    /// The name in flags and logs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Protocol::Grpc => "grpc",
+            Protocol::HttpConnect => "http-connect",
+        }
+    }
+}
 
 /// A frontend's listener: bound, not yet accepting.
 pub enum FrontendListener {

@@ -37,8 +37,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// The name in flags and logs.
-    pub const fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Protocol::Grpc => "grpc",
             Protocol::HttpConnect => "http-connect",
