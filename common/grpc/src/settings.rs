@@ -23,7 +23,7 @@ pub(super) fn needs_wide_window(rtt: Duration) -> bool {
     stream_window(rtt) > STREAM_WINDOW
 }
 
-/// The connection window between agents and servers, in bytes: enough for 64 stalled streams, or 4 at a high RTT. An agent
+/// The connection window between agents and servers, in bytes: enough for 256 stalled streams, or 4 at a high RTT. An agent
 /// has one stream, and may have 8.
 const AGENT_CONNECTION_WINDOW: u32 = 64 << 20;
 

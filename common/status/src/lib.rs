@@ -214,7 +214,7 @@ pub struct Agent {
     pub since: String,
     /// Its streams (lanes).
     pub streams: u64,
-    /// The last round trip of a ping, in seconds.
+    /// The lower RTT of the last two pings, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rtt_seconds: Option<f64>,
     /// The expected time of a dial, in seconds.
@@ -256,7 +256,7 @@ pub struct Server {
     pub since: String,
     /// The streams to it (lanes).
     pub streams: u64,
-    /// The last round trip of a ping, in seconds.
+    /// The lower RTT of the last two pings, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rtt_seconds: Option<f64>,
     /// Open connections.

@@ -154,7 +154,7 @@ pub(super) struct ErrnoText<'a>(pub(super) &'a io::Error);
 impl fmt::Display for ErrnoText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = self.0.to_string();
-        match text.split_once(" (os error ") {
+        match self.0.raw_os_error().and_then(|_| text.split_once(" (os error ")) {
             Some((text, _)) => f.write_str(&text.to_ascii_lowercase()),
             None => f.write_str(&text),
         }

@@ -141,7 +141,7 @@ async fn by_frontend(
         }
     };
     if let (Some(first), Some(rtt)) = (dial.first_mut(), rtt) {
-        first.note = format!("{}; the last RTT to the agent was {}", first.note, millis(rtt));
+        first.note = format!("{}; the RTT to the agent was {}", first.note, millis(rtt));
     }
     all.push(stage);
     all.extend(dial);

@@ -122,7 +122,11 @@ fn failures(view: &View<'_>) -> Option<Fault> {
     });
     let most = most.unwrap_or_default();
     // Most errors name the target.
-    let target = if last.error.contains(&last.target) { String::new() } else { format!("{}: ", last.target) };
+    let target = if last.error.contains(&format!("{}:", last.target)) {
+        String::new()
+    } else {
+        format!("{}: ", last.target)
+    };
     let text = format!(
         "{} of {} in the last 15 minutes failed{most}. Last: {target}{}",
         number(failed),
