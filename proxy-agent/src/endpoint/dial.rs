@@ -6,7 +6,6 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
-use std::os::fd::AsRawFd;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -292,7 +291,7 @@ async fn connect(
             SocketAddr::V6(_) => TcpSocket::new_v6(),
         };
         let socket = socket.map_err(|error| fail("socket", error))?;
-        if is_to_endpoint && !Priority::Connection.may_have(socket.as_raw_fd()) {
+        if is_to_endpoint && !Priority::Connection.may_keep(&socket) {
             return Err(fail("socket", Errno::MFILE.into()));
         }
         configure(&socket, is_to_endpoint).map_err(|error| fail("setsockopt", error))?;

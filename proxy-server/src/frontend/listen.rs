@@ -120,7 +120,7 @@ pub async fn serve_frontend(
                     }
                 }
             };
-            let accepting = AcceptLoop::new(socket, name).of(Priority::Client);
+            let accepting = AcceptLoop::new(socket, name).with_priority(Priority::Client);
             accept::each(accepting, &stop, serve, report).await;
         }
         FrontendListener::Tls(listener, TlsPort { tls, names, unauthenticated, handshakes }) => {

@@ -16,7 +16,7 @@ mod listen_tests;
 #[cfg(test)]
 mod testing;
 
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -60,8 +60,8 @@ pub struct Frontend {
 impl Frontend {
     /// This frontend for one client. If the client's socket has a reserved descriptor, it refuses every dial and stream, and asks an
     /// HTTP/2 client for another connection.
-    fn serving(&self, socket: &impl AsRawFd) -> Self {
-        if Priority::Connection.may_have(socket.as_raw_fd()) {
+    fn serving(&self, socket: &impl AsFd) -> Self {
+        if Priority::Connection.may_keep(socket) {
             return self.clone();
         }
         let (streams, draining) = (Arc::new(Semaphore::new(0)), CancellationToken::new());
