@@ -28,7 +28,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use self::listen::{FrontendListener, Protocol, TlsPort, serve_frontend};
-use crate::dial::Dialer;
+use crate::dial::{DialFailure, Dialer};
+use crate::limits::descriptor_limit;
 use crate::metrics::{FrontendName, Metrics, Port};
 
 /// Bytes that are read and discarded after a refusal, so that the client can read the answer.
@@ -53,7 +54,7 @@ pub struct Frontend {
     pub draining: CancellationToken,
     /// Limits the Proxy streams of all frontends; further ones are refused.
     pub streams: Arc<Semaphore>,
-    /// Limits the lines about peers with another protocol.
+    /// Limits the lines about peers with another protocol, and about refused clients.
     pub logs: LogLimit,
 }
 
@@ -64,9 +65,11 @@ impl Frontend {
         if Priority::Connection.may_keep(socket) {
             return self.clone();
         }
-        let (streams, draining) = (Arc::new(Semaphore::new(0)), CancellationToken::new());
-        draining.cancel();
-        Self { dialer: self.dialer.full(), streams, draining, ..self.clone() }
+        if let Some(suppressed) = self.logs.due_for("descriptors", ()) {
+            let limit = descriptor_limit();
+            tracing::warn!(limit, suppressed, "clients are refused, because file descriptors are short");
+        }
+        Self { dialer: self.dialer.refusing(DialFailure::NoDescriptors), ..self.clone() }
     }
 
     /// Remembers and logs, once a minute for each cause and address, a peer with another protocol.
