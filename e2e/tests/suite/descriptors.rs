@@ -98,6 +98,11 @@ async fn agent_without_descriptors_refuses_dials_and_answers_probes() -> Result<
     let (conns, error) = dial_until_refused(&pair, &endpoint.target()).await?;
     ensure!(error.status() == Some(503) && error.text().contains("socket: too many open files"), "{error}");
     ensure!(conns.len() >= FEW / 4, "only {} connections", conns.len());
+    let unknown = pair.frontend().dial("unknown.invalid:1").await.err().context("an unknown name")?;
+    ensure!(
+        unknown.text().contains("dial tcp: socket: too many open files"),
+        "a lookup took place: {unknown}"
+    );
     is_well(&pair.agent().process, pair.agent().health).await?;
     drop(conns);
     until("a dial", DEADLINE, || async { works(pair.frontend(), &endpoint.target()).await.ok() }).await
