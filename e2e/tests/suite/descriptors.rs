@@ -1,6 +1,6 @@
 //! Programs with few descriptors: peers beyond the limit are refused, and probes and agents keep some.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use e2e::endpoints::Endpoint;
 use e2e::exchange::works;
 use e2e::frontend::{Conn, DialError};
@@ -27,8 +27,9 @@ async fn dial_until_refused(pair: &Pair, target: &str) -> Result<(Vec<Conn>, Dia
 }
 
 fn is_server_full(error: &DialError) -> bool {
-    error.status() == Some(503) && error.text().contains("too many connections, try again later")
-        || error.text().starts_with("ResourceExhausted: ")
+    const WHY: &str = "too many connections, try again later: the server's file descriptors are short";
+    error.text().contains(WHY)
+        && (error.status() == Some(503) || error.text().starts_with("ResourceExhausted: "))
 }
 
 /// The ports of a program with few descriptors answer, and it never lacked one.
@@ -52,7 +53,13 @@ async fn server_without_descriptors_refuses_clients_and_takes_agents() -> Result
         pair.add_agent("new", "", &[])?;
         pair.wait_connected().await?;
         is_well(&pair.server().process, pair.server().health).await?;
-        drop(conns);
+        let (more, error) = dial_until_refused(&pair, &endpoint.target()).await?;
+        ensure!(is_server_full(&error), "{mode:?} {front:?}: {error}");
+        let refused = "clients are refused, because file descriptors are short";
+        let lines: Vec<_> =
+            pair.server().process.log().into_iter().filter(|line| line.contains(refused)).collect();
+        ensure!(lines.len() == 1 && lines[0].contains("limit=64"), "{lines:?}");
+        drop((conns, more));
         until("a dial", DEADLINE, || async { works(pair.frontend(), &endpoint.target()).await.ok() }).await?;
     }
     Ok(())
@@ -91,6 +98,11 @@ async fn agent_without_descriptors_refuses_dials_and_answers_probes() -> Result<
     let (conns, error) = dial_until_refused(&pair, &endpoint.target()).await?;
     ensure!(error.status() == Some(503) && error.text().contains("socket: too many open files"), "{error}");
     ensure!(conns.len() >= FEW / 4, "only {} connections", conns.len());
+    let unknown = pair.frontend().dial("unknown.invalid:1").await.err().context("an unknown name")?;
+    ensure!(
+        unknown.text().contains("dial tcp: socket: too many open files"),
+        "a lookup took place: {unknown}"
+    );
     is_well(&pair.agent().process, pair.agent().health).await?;
     drop(conns);
     until("a dial", DEADLINE, || async { works(pair.frontend(), &endpoint.target()).await.ok() }).await

@@ -6,7 +6,6 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
-use std::os::fd::AsRawFd;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -101,6 +100,11 @@ impl<R: Resolve> Dialer<R> {
         let deadline = began + self.timeout;
         let network = Network::parse(protocol)?;
         let target = Target::parse(network, address)?;
+        if self.is_to_endpoints && !Priority::Connection.may_open() {
+            // Before the lookup, whose sockets would use the reserve.
+            let failure = Failure::Os { step: "socket", error: Errno::MFILE.into() };
+            return Err(DialError::new(network, "", failure));
+        }
         let candidates = self.candidates(network, &target, deadline).await?;
         *lookup = matches!(target.host, Host::Name(_)).then(|| began.elapsed());
         let allowed = self.allowed(network, &target, candidates)?;
@@ -292,7 +296,7 @@ async fn connect(
             SocketAddr::V6(_) => TcpSocket::new_v6(),
         };
         let socket = socket.map_err(|error| fail("socket", error))?;
-        if is_to_endpoint && !Priority::Connection.may_have(socket.as_raw_fd()) {
+        if is_to_endpoint && !Priority::Connection.may_keep(&socket) {
             return Err(fail("socket", Errno::MFILE.into()));
         }
         configure(&socket, is_to_endpoint).map_err(|error| fail("setsockopt", error))?;

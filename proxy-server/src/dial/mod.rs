@@ -98,6 +98,8 @@ pub struct Dialer {
     logs: LogLimit,
     /// The only agent that gets dials, if one was chosen.
     only: Option<Arc<str>>,
+    /// The failure of every dial, if its client is refused.
+    refusal: Option<DialFailure>,
 }
 
 /// The choice of an agent, and a slot for a connection through it.
@@ -124,7 +126,7 @@ impl Dialer {
     ) -> Self {
         let timeout = if timeout.is_zero() { DEFAULT_DIAL_TIMEOUT } else { timeout };
         let (tracer, logs) = (Tracer::default(), LogLimit::default());
-        Self { backends, budget, memory, timeout, metrics, tracer, logs, only: None }
+        Self { backends, budget, memory, timeout, metrics, tracer, logs, only: None, refusal: None }
     }
 
     /// A dialer that dials through this agent and no other, whatever the strategies say, and never retries.
@@ -133,10 +135,15 @@ impl Dialer {
         Self { only: Some(agent_id.into()), ..self.clone() }
     }
 
-    /// A dialer at its connection limit: it refuses every dial.
+    /// A dialer for a client that is refused: every dial fails with `refusal`.
     #[must_use]
-    pub fn full(&self) -> Self {
-        Self { budget: Budget::new(0, 0), ..self.clone() }
+    pub fn refusing(&self, refusal: DialFailure) -> Self {
+        Self { refusal: Some(refusal), ..self.clone() }
+    }
+
+    /// The failure of every dial, if its client is refused.
+    pub fn refusal(&self) -> Option<&DialFailure> {
+        self.refusal.as_ref()
     }
 
     /// The same, with traces of dials.
@@ -173,6 +180,9 @@ impl Dialer {
         deadline: Instant,
         stages: &mut DialStages,
     ) -> Result<Dialed, DialFailure> {
+        if let Some(refusal) = &self.refusal {
+            return Err(refusal.clone());
+        }
         if self.memory.should_reject() {
             return Err(DialFailure::NoMemory);
         }

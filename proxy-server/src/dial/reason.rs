@@ -31,6 +31,9 @@ pub enum DialFailure {
     /// The agent, or this server, is at its connection limit.
     #[error("too many connections, try again later")]
     Full,
+    /// File descriptors are short at this server. The frontend logs it.
+    #[error("too many connections, try again later: the server's file descriptors are short")]
+    NoDescriptors,
     /// Queued payload for slow readers has reached `--memory-limit`.
     #[error("out of memory for connections: payload that waits for slow readers fills --memory-limit")]
     NoMemory,
@@ -83,7 +86,9 @@ impl DialFailure {
             DialFailure::Refused(text) => remote_status(text),
             DialFailure::TimedOut | DialFailure::SendFailed => "504 Gateway Timeout",
             DialFailure::LinkLost | DialFailure::Closed => "502 Bad Gateway",
-            DialFailure::Full | DialFailure::NoMemory => "503 Service Unavailable",
+            DialFailure::Full | DialFailure::NoDescriptors | DialFailure::NoMemory => {
+                "503 Service Unavailable"
+            }
         }
     }
 
@@ -99,7 +104,10 @@ impl DialFailure {
             DialFailure::Refused(text) => format!("Connection: close\r\n{TEXT}\r\n{text}"),
             DialFailure::TimedOut => format!("{TEXT}\r\nBackend dial timeout: {self}\r\n"),
             DialFailure::LinkLost | DialFailure::Closed => format!("{TEXT}\r\n{self}\r\n"),
-            DialFailure::SendFailed | DialFailure::Full | DialFailure::NoMemory => {
+            DialFailure::SendFailed
+            | DialFailure::Full
+            | DialFailure::NoDescriptors
+            | DialFailure::NoMemory => {
                 format!("{TEXT}\r\nFailed to tunnel dial request: {self}\r\n")
             }
         };
@@ -109,7 +117,9 @@ impl DialFailure {
     /// The metric label. A full agent counts as no agent: no agent could take the dial.
     pub fn metric(&self) -> FailureReason {
         match self {
-            DialFailure::NoAgent | DialFailure::Full | DialFailure::NoMemory => FailureReason::NoAgent,
+            DialFailure::NoAgent | DialFailure::Full | DialFailure::NoDescriptors | DialFailure::NoMemory => {
+                FailureReason::NoAgent
+            }
             DialFailure::Refused(_) => FailureReason::ErrorResponse,
             DialFailure::TimedOut | DialFailure::SendFailed => FailureReason::BackendDialTimeout,
             DialFailure::LinkLost | DialFailure::Closed => FailureReason::BackendClose,
@@ -117,10 +127,10 @@ impl DialFailure {
     }
 
     /// Logs a failed dial, in the Go server's words; dials that a limit refused once a minute for each limit and agent. The frontend logs
-    /// that there is no agent.
+    /// that there is no agent or no descriptor.
     pub(super) fn log(&self, target: &Target, stages: &DialStages, limited: &LogLimit) {
         let (message, limit) = match self {
-            DialFailure::NoAgent => return,
+            DialFailure::NoAgent | DialFailure::NoDescriptors => return,
             DialFailure::Refused(_) => ("DIAL_RSP contains failure", None),
             DialFailure::TimedOut => ("backend dial timed out before connection was established", None),
             DialFailure::LinkLost => ("backend context closed before connection was established", None),
@@ -267,6 +277,11 @@ mod tests {
                 "no_agent",
             ),
             (DialFailure::Full, "too many connections, try again later", "no_agent"),
+            (
+                DialFailure::NoDescriptors,
+                "too many connections, try again later: the server's file descriptors are short",
+                "no_agent",
+            ),
         ] {
             assert_eq!(failure.to_string(), text);
             assert_eq!(failure.metric().name(), label);

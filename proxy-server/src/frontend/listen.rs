@@ -43,8 +43,8 @@ const PROXY_PATH: &str = "/ProxyService/Proxy";
 /// tunnel, and there are thousands.
 const READ_AHEAD: usize = 17 * 1024;
 
-/// How long a draining server accepts streams on a new HTTP/2 connection. Its client has found no successor, and tries again
-/// after that.
+/// How long a draining server, or one that refuses this client, keeps a new HTTP/2 connection until it sends GOAWAY. A draining
+/// server's client has found no successor, and tries again after that.
 const AGE_IN_DRAIN: Duration = Duration::from_secs(1);
 
 /// The protocol of the clients.
@@ -120,7 +120,7 @@ pub async fn serve_frontend(
                     }
                 }
             };
-            let accepting = AcceptLoop::new(socket, name).of(Priority::Client);
+            let accepting = AcceptLoop::new(socket, name).with_priority(Priority::Client);
             accept::each(accepting, &stop, serve, report).await;
         }
         FrontendListener::Tls(listener, TlsPort { tls, names, unauthenticated, handshakes }) => {
@@ -209,6 +209,9 @@ impl Frontend {
             if stop.is_cancelled() {
                 return request.refuse(Code::Unavailable, "the proxy server is shutting down");
             }
+            if let Some(refusal) = self.dialer.refusal() {
+                return request.refuse(Code::ResourceExhausted, &refusal.to_string());
+            }
             let Ok(permit) = Arc::clone(&self.streams).try_acquire_owned() else {
                 return request
                     .refuse(Code::ResourceExhausted, "the server's limit of Proxy streams is reached");
@@ -222,7 +225,7 @@ impl Frontend {
             }
         };
         let shutdown = async {
-            if self.draining.is_cancelled() {
+            if self.draining.is_cancelled() || self.dialer.refusal().is_some() {
                 let _stopped = timeout(AGE_IN_DRAIN, stop.cancelled()).await;
             } else {
                 self.draining.cancelled().await;

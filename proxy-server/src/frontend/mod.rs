@@ -16,7 +16,7 @@ mod listen_tests;
 #[cfg(test)]
 mod testing;
 
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -28,7 +28,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use self::listen::{FrontendListener, Protocol, TlsPort, serve_frontend};
-use crate::dial::Dialer;
+use crate::dial::{DialFailure, Dialer};
+use crate::limits::descriptor_limit;
 use crate::metrics::{FrontendName, Metrics, Port};
 
 /// Bytes that are read and discarded after a refusal, so that the client can read the answer.
@@ -53,20 +54,22 @@ pub struct Frontend {
     pub draining: CancellationToken,
     /// Limits the Proxy streams of all frontends; further ones are refused.
     pub streams: Arc<Semaphore>,
-    /// Limits the lines about peers with another protocol.
+    /// Limits the lines about peers with another protocol, and about refused clients.
     pub logs: LogLimit,
 }
 
 impl Frontend {
     /// This frontend for one client. If the client's socket has a reserved descriptor, it refuses every dial and stream, and asks an
     /// HTTP/2 client for another connection.
-    fn serving(&self, socket: &impl AsRawFd) -> Self {
-        if Priority::Connection.may_have(socket.as_raw_fd()) {
+    fn serving(&self, socket: &impl AsFd) -> Self {
+        if Priority::Connection.may_keep(socket) {
             return self.clone();
         }
-        let (streams, draining) = (Arc::new(Semaphore::new(0)), CancellationToken::new());
-        draining.cancel();
-        Self { dialer: self.dialer.full(), streams, draining, ..self.clone() }
+        if let Some(suppressed) = self.logs.due_for("descriptors", ()) {
+            let limit = descriptor_limit();
+            tracing::warn!(limit, suppressed, "clients are refused, because file descriptors are short");
+        }
+        Self { dialer: self.dialer.refusing(DialFailure::NoDescriptors), ..self.clone() }
     }
 
     /// Remembers and logs, once a minute for each cause and address, a peer with another protocol.

@@ -9,7 +9,6 @@
 use std::future::Future as _;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, RawFd};
 use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -80,7 +79,7 @@ impl Arrived {
     pub(crate) fn move_here(&mut self, read_ahead: usize, priority: Priority) -> io::Result<()> {
         let socket = self.stream.get_mut().0;
         socket.get_mut().move_to_this_runtime()?;
-        if !priority.may_have(socket.get_ref().stream().as_raw_fd()) {
+        if !priority.may_keep(socket.get_ref().stream()) {
             return Err(Errno::MFILE.into());
         }
         socket.begin(read_ahead);
@@ -112,7 +111,7 @@ impl Handshakes {
             serve(stream, address, tls, slot, done)
         };
         let accepting = async move {
-            let accepting = AcceptLoop::new(listener, name).of(priority);
+            let accepting = AcceptLoop::new(listener, name).with_priority(priority);
             accept::each(accepting, &CancellationToken::new(), serve, report).await;
         };
         Handshakes { arrived, accepting: AbortOnDropHandle::new(on.spawn(accepting)) }
@@ -134,10 +133,6 @@ impl Source for Handshakes {
             resume_unwind(panic);
         }
         Poll::Pending
-    }
-
-    fn number(arrived: &Arrived) -> RawFd {
-        arrived.stream.get_ref().0.get_ref().stream().as_raw_fd()
     }
 }
 

@@ -2,9 +2,13 @@
 //!
 //! The kernel assigns the lowest free number. So a descriptor with the number n shows that at least n others were open, and a
 //! number that one [`Priority`] may not have stays free for the next one, without a count.
+//!
+//! Limits of this scheme: a number is judged once, when its socket is opened or admitted, and a socket keeps its number. So a
+//! client with a high number is refused although lower ones are free meanwhile. Agents and peers that are not authenticated yet
+//! cannot be told apart: a flood of handshakes can fill the agents' part of the reserve until they time out.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -30,16 +34,15 @@ pub enum Priority {
 }
 
 impl Priority {
-    /// Whether a socket of this priority may have this number.
-    pub fn may_have(self, number: RawFd) -> bool {
+    /// Whether a socket of this priority may keep its number.
+    pub fn may_keep(self, socket: &impl AsFd) -> bool {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        u64::try_from(number).is_ok_and(|number| number < self.end(limit))
+        u64::try_from(socket.as_fd().as_raw_fd()).is_ok_and(|number| number < self.end(limit))
     }
 
-    /// Whether a new socket of this priority may have the number that it would get.
-    pub fn has_room(self) -> bool {
-        let next = eventfd(0, EventfdFlags::CLOEXEC);
-        next.is_ok_and(|next| self.may_have(next.as_fd().as_raw_fd()))
+    /// Whether a new socket of this priority could keep the number that it would get.
+    pub fn may_open(self) -> bool {
+        eventfd(0, EventfdFlags::CLOEXEC).is_ok_and(|next| self.may_keep(&next))
     }
 
     fn end(self, limit: u64) -> u64 {

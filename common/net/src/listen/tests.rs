@@ -3,12 +3,11 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
-use std::os::fd::RawFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -20,6 +19,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
 
 use super::unix::{UNIX_MODE, UNIX_WATCH};
 use super::*;
@@ -45,10 +46,6 @@ impl Source for Script {
             Some(result) => Poll::Ready(result.map_err(io::Error::from)),
             None => Poll::Pending,
         }
-    }
-
-    fn number(conn: &u32) -> RawFd {
-        RawFd::try_from(*conn).unwrap()
     }
 }
 
@@ -96,15 +93,38 @@ async fn canceled_accept_keeps_its_pause() {
     assert_eq!(accepting.source.asked.len(), 21);
 }
 
+/// Counts log lines.
+#[derive(Clone, Default)]
+struct Lines(Arc<AtomicUsize>);
+
+impl Subscriber for Lines {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn event(&self, _: &Event<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
 #[tokio::test(start_paused = true)]
-async fn connection_with_a_reserved_descriptor_waits_for_another() {
-    let reserved = u32::try_from(getrlimit(Resource::Nofile).current.unwrap() - 1).unwrap();
-    let mut accepting = AcceptLoop::new(Script::new([Ok(reserved), Ok(7)]), "test").of(Priority::Client);
-    let before = Instant::now();
-    assert!(timeout(Duration::from_millis(1), accepting.accept()).await.is_err());
-    assert_eq!(accepting.accept().await, reserved, "this process has room by then");
-    assert!(before.elapsed() >= Duration::from_millis(100));
-    assert_eq!(accepting.accept().await, 7);
+async fn failed_accepts_are_logged_once_a_minute_while_they_last() {
+    let lines = Lines::default();
+    let _log = tracing::subscriber::set_default(lines.clone());
+    // 150 s, with a connection after 50 s.
+    let lack = |times| (0..times).map(|_| Err(Errno::MFILE));
+    let script = Script::new(lack(500).chain([Ok(1)]).chain(lack(1_000)).chain([Ok(2)]));
+    let mut accepting = AcceptLoop::new(script, "test");
+    assert_eq!(accepting.accept().await, 1);
+    assert_eq!(lines.0.load(Ordering::Relaxed), 1);
+    assert_eq!(accepting.accept().await, 2);
+    assert_eq!(lines.0.load(Ordering::Relaxed), 3);
 }
 
 #[tokio::test]

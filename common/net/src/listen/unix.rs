@@ -16,11 +16,9 @@
 //! The socket also replaces an empty directory at the path: a container runtime creates one if a hostPath is missing.
 //! Never here: deletion of anything else that is not a socket.
 
-use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, Metadata, Permissions};
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener as StdListener;
@@ -69,8 +67,8 @@ pub struct UnixSocket {
     path: PathBuf,
     bound: Bound,
     watch: Pin<Box<Interval>>,
-    /// Connections that the kernel accepted before the file was deleted.
-    left_over: VecDeque<UnixStream>,
+    /// The listener before the file was deleted, until its queue is empty or the file is deleted again.
+    previous: Option<UnixListener>,
     /// As of the last check.
     reach: Reach,
     /// The process is about to end: the path belongs to its successor.
@@ -117,7 +115,7 @@ impl UnixSocket {
             path: path.to_owned(),
             bound,
             watch: Box::pin(watch),
-            left_over: VecDeque::new(),
+            previous: None,
             reach: Reach::default(),
             shutting_down: Arc::default(),
         })
@@ -150,7 +148,7 @@ impl UnixSocket {
     }
 
     /// Checks the file, and binds again if it is gone. Established connections continue.
-    fn check(&mut self, cx: &mut Context<'_>) {
+    fn check(&mut self) {
         let Some(file) = self.bound.file else { return };
         if self.shutting_down.load(Ordering::Acquire) {
             return;
@@ -161,7 +159,7 @@ impl UnixSocket {
             }
             Ok(_) => "another process's file is there".to_owned(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => match Bound::to_file(&self.path) {
-                Ok(bound) => return self.replace(bound, cx),
+                Ok(bound) => return self.replace(bound),
                 Err(error) => BindError::new(self.path.display(), error).to_string(),
             },
             Err(error) => error.to_string(),
@@ -173,11 +171,8 @@ impl UnixSocket {
         }
     }
 
-    fn replace(&mut self, bound: Bound, cx: &mut Context<'_>) {
-        while let Poll::Ready(Ok((stream, _))) = self.bound.listener.poll_accept(cx) {
-            self.left_over.push_back(stream);
-        }
-        self.bound = bound;
+    fn replace(&mut self, bound: Bound) {
+        self.previous = Some(std::mem::replace(&mut self.bound, bound).listener);
         self.reach.set(None);
         tracing::warn!(path = %self.path.display(), "the Unix socket's file was deleted: bound again");
     }
@@ -187,18 +182,20 @@ impl Source for UnixSocket {
     type Conn = UnixStream;
 
     fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<UnixStream>> {
-        // Before accepting: a busy listener must be checked as well, and ticks are rare.
-        while self.watch.as_mut().poll_tick(cx).is_ready() {
-            self.check(cx);
-        }
-        if let Some(stream) = self.left_over.pop_front() {
-            return Poll::Ready(Ok(stream));
+        if let Some(previous) = &self.previous {
+            let accepted = previous.poll_accept(cx);
+            if accepted.is_ready() {
+                return accepted.map_ok(|(stream, _)| stream);
+            }
+            self.previous = None;
         }
         self.bound.listener.poll_accept(cx).map_ok(|(stream, _)| stream)
     }
 
-    fn number(stream: &UnixStream) -> RawFd {
-        stream.as_raw_fd()
+    fn maintain(&mut self, cx: &mut Context<'_>) {
+        while self.watch.as_mut().poll_tick(cx).is_ready() {
+            self.check();
+        }
     }
 }
 
