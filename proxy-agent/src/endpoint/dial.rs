@@ -100,13 +100,14 @@ impl<R: Resolve> Dialer<R> {
         let deadline = began + self.timeout;
         let network = Network::parse(protocol)?;
         let target = Target::parse(network, address)?;
-        if self.is_to_endpoints && !Priority::Connection.may_open() {
-            // Before the lookup, whose sockets would use the reserve.
+        let is_name = matches!(target.host, Host::Name(_));
+        // The lookup's sockets would use the reserve.
+        if self.is_to_endpoints && is_name && !Priority::Connection.may_open() {
             let failure = Failure::Os { step: "socket", error: Errno::MFILE.into() };
             return Err(DialError::new(network, "", failure));
         }
         let candidates = self.candidates(network, &target, deadline).await?;
-        *lookup = matches!(target.host, Host::Name(_)).then(|| began.elapsed());
+        *lookup = is_name.then(|| began.elapsed());
         let allowed = self.allowed(network, &target, candidates)?;
         race(network, allowed, self.is_to_endpoints, deadline).await
     }

@@ -75,7 +75,7 @@ impl<S: Source> AcceptLoop<S> {
             if let Some(resumes) = self.resumes {
                 sleep_until(resumes).await;
             }
-            match poll_fn(|cx| self.poll_next(cx)).await {
+            match self.next().await {
                 Ok(conn) => {
                     self.resumes = None;
                     return conn;
@@ -95,12 +95,13 @@ impl<S: Source> AcceptLoop<S> {
         }
     }
 
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<S::Conn>> {
-        self.source.maintain(cx);
+    async fn next(&mut self) -> io::Result<S::Conn> {
         // Before the accept, because a connection keeps its number: one that is accepted now would be refused later.
-        if !self.priority.may_open() {
-            return Poll::Ready(Err(Errno::MFILE.into()));
-        }
-        self.source.poll_accept(cx)
+        let has_room = self.priority.may_open();
+        poll_fn(|cx| {
+            self.source.maintain(cx);
+            if has_room { self.source.poll_accept(cx) } else { Poll::Ready(Err(Errno::MFILE.into())) }
+        })
+        .await
     }
 }

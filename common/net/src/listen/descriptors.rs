@@ -10,7 +10,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// The fewest descriptors with which a program starts: 20 to 30 for itself, and some for peers.
@@ -42,7 +42,7 @@ impl Priority {
 
     /// Whether a new socket of this priority could keep the number that it would get.
     pub fn may_open(self) -> bool {
-        eventfd(0, EventfdFlags::CLOEXEC).is_ok_and(|next| self.may_keep(&next))
+        fcntl_dupfd_cloexec(io::stderr(), 0).is_ok_and(|next| self.may_keep(&next))
     }
 
     fn end(self, limit: u64) -> u64 {
