@@ -70,11 +70,6 @@ fn within(most: usize, descriptors: Option<u64>, reserved: impl FnOnce(u64) -> u
     usize::try_from(usable).map_or(most, |usable| usable.min(most))
 }
 
-/// The soft limit of open descriptors of this process, `None` if there is none.
-pub fn descriptor_limit() -> Option<u64> {
-    rustix::process::getrlimit(rustix::process::Resource::Nofile).current
-}
-
 /// The limits of dials and connections of one agent id or of the whole server. Cheap to clone; clones share the counters.
 #[derive(Debug, Clone)]
 pub struct Budget {

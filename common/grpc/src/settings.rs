@@ -167,10 +167,12 @@ impl ServerSettings {
             max_remembered_resets: FRONTEND_STREAMS as usize,
             data_frame_budget: Some(FRONTEND_FRAME_BUDGET),
             buffering: Buffering::OVER_SOCKET,
+            turns: BusyTurns::default(),
+            keepalive: Keepalive { interval: Duration::from_secs(3600), ..Keepalive::DEFAULT },
+            admission_timeout: Some(ADMISSION),
             // Authenticated clients may keep a connection for the next dial.
             next_stream_timeout: None,
             shutdown_mode: ShutdownMode::GoAway,
-            ..Self::for_agents()
         }
     }
 

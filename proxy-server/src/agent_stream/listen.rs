@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use grpc::{ConnectionError, Keepalive, KeepaliveFlags, Request, ServerSettings, serve_connection};
 use net::kernel::bound_silence;
-use net::listen::{AcceptLoop, Priority};
+use net::listen::{AcceptLoop, Priority, descriptor_limit};
 use net::tls::{Gathering, PeerIdentity, READ_AHEAD, ServerTls};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
@@ -16,7 +16,7 @@ use super::accept::AgentService;
 use super::slot::{AgentSlot, AgentSlots};
 use crate::accept;
 use crate::auth::AgentPeer;
-use crate::limits::{agent_connections_within, descriptor_limit, unauthenticated_within};
+use crate::limits::{agent_connections_within, unauthenticated_within};
 use crate::metrics::{Metrics, Port, UnauthenticatedCloseReason};
 use crate::unauthenticated::{Arrived, ConnectionSet, Handshakes};
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use flags::GoDuration;
-use net::listen::{BindError, Reach, UnixSocket, bind_tcp};
+use net::listen::{BindError, Reach, UnixSocket, bind_tcp, descriptor_limit};
 use net::tls::ServerTls;
 use serve::logs::chain;
 use serve::statusz::Facts;
@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::args::{self, Config, FrontendConfig};
 use crate::auth::AllowedNames;
 use crate::frontend::{self, FrontendListener, Protocol, TlsPort, serve_frontend};
-use crate::limits::{descriptor_limit, unauthenticated_within};
+use crate::limits::unauthenticated_within;
 use crate::metrics::FrontendName;
 use crate::readiness::Readiness;
 

@@ -108,7 +108,7 @@ pub async fn serve_frontend(
             let peer: Arc<str> = Arc::from("unix");
             tracing::info!(target: "v0", port = "frontend", address = name, mode = mode.name(), "Listening");
             let serve = |connection| {
-                let (frontend, http2) = (frontend.serving(&connection), http2.clone());
+                let (frontend, http2) = (frontend.clone().serving(&connection), http2.clone());
                 let (peer, stop) = (Arc::clone(&peer), stop.clone());
                 async move {
                     match http2 {

@@ -20,7 +20,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use net::listen::Priority;
+use net::listen::{Priority, descriptor_limit};
 use serve::logs::{LogLimit, Records};
 use serve::metrics::LiveGuard;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -29,7 +29,6 @@ use tokio_util::task::TaskTracker;
 
 pub use self::listen::{FrontendListener, Protocol, TlsPort, serve_frontend};
 use crate::dial::{DialFailure, Dialer};
-use crate::limits::descriptor_limit;
 use crate::metrics::{FrontendName, Metrics, Port};
 
 /// Bytes that are read and discarded after a refusal, so that the client can read the answer.
@@ -61,15 +60,15 @@ pub struct Frontend {
 impl Frontend {
     /// This frontend for one client. If the client's socket has a reserved descriptor, it refuses every dial and stream, and asks an
     /// HTTP/2 client for another connection.
-    fn serving(&self, socket: &impl AsFd) -> Self {
+    fn serving(self, socket: &impl AsFd) -> Self {
         if Priority::Connection.may_keep(socket) {
-            return self.clone();
+            return self;
         }
         if let Some(suppressed) = self.logs.due_for("descriptors", ()) {
             let limit = descriptor_limit();
             tracing::warn!(limit, suppressed, "clients are refused, because file descriptors are short");
         }
-        Self { dialer: self.dialer.refusing(DialFailure::NoDescriptors), ..self.clone() }
+        Self { dialer: self.dialer.refusing(DialFailure::NoDescriptors), ..self }
     }
 
     /// Remembers and logs, once a minute for each cause and address, a peer with another protocol.

@@ -50,7 +50,8 @@ pub struct AcceptLoop<S> {
     pub(super) source: S,
     /// The listener's name in logs.
     name: String,
-    priority: Priority,
+    /// The priority of its sockets; `None` if it may have every descriptor, or makes none.
+    priority: Option<Priority>,
     /// The end of the pause, while accepts fail for lack of a resource.
     resumes: Option<Instant>,
     /// The time of the last line about failed accepts.
@@ -60,13 +61,13 @@ pub struct AcceptLoop<S> {
 impl<S: Source> AcceptLoop<S> {
     /// `name` is the listener's address, for logs.
     pub fn new(source: S, name: impl Into<String>) -> Self {
-        Self { source, name: name.into(), priority: Priority::Program, resumes: None, warned: None }
+        Self { source, name: name.into(), priority: None, resumes: None, warned: None }
     }
 
     /// Accepts nothing while only descriptors are left that this priority may not have.
     #[must_use]
     pub fn with_priority(self, priority: Priority) -> Self {
-        Self { priority, ..self }
+        Self { priority: Some(priority), ..self }
     }
 
     /// The next connection. Cancel safe: no connection is lost, and a pause continues.
@@ -97,7 +98,7 @@ impl<S: Source> AcceptLoop<S> {
 
     async fn next(&mut self) -> io::Result<S::Conn> {
         // Before the accept, because a connection keeps its number: one that is accepted now would be refused later.
-        let has_room = self.priority.may_open();
+        let has_room = self.priority.is_none_or(Priority::may_open);
         poll_fn(|cx| {
             self.source.maintain(cx);
             if has_room { self.source.poll_accept(cx) } else { Poll::Ready(Err(Errno::MFILE.into())) }

@@ -27,16 +27,15 @@ pub enum Priority {
     Connection,
     /// A client that may have to be refused. Leaves half of the reserve.
     Client,
-    /// An agent. Leaves a quarter of the reserve.
+    /// An agent. Leaves a quarter of the reserve to the program itself: files, probes, name lookups, requests to the Kubernetes API,
+    /// an agent's streams.
     Agent,
-    /// The program's own use: files, probes, name lookups, requests to the Kubernetes API, an agent's streams. Leaves none.
-    Program,
 }
 
 impl Priority {
     /// Whether a socket of this priority may keep its number.
     pub fn may_keep(self, socket: &impl AsFd) -> bool {
-        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let limit = descriptor_limit().unwrap_or(u64::MAX);
         u64::try_from(socket.as_fd().as_raw_fd()).is_ok_and(|number| number < self.end(limit))
     }
 
@@ -52,9 +51,13 @@ impl Priority {
                 Priority::Connection => reserve,
                 Priority::Client => reserve / 2,
                 Priority::Agent => reserve / 4,
-                Priority::Program => 0,
             }
     }
+}
+
+/// The soft limit of open descriptors of this process, `None` if there is none.
+pub fn descriptor_limit() -> Option<u64> {
+    getrlimit(Resource::Nofile).current
 }
 
 /// Raises the process's soft limit on descriptors to the hard limit, as Go's runtime does, and logs the result. If the kernel
@@ -72,7 +75,7 @@ pub fn raise_descriptor_limit() -> io::Result<()> {
             "cannot raise the limit on open descriptors"
         );
     }
-    let limit = getrlimit(Resource::Nofile).current;
+    let limit = descriptor_limit();
     if let Some(limit) = limit.filter(|limit| *limit < LEAST) {
         let why = format!(
             "the limit on open descriptors is {limit}: set LimitNOFILE or ulimit -n to {LEAST} or more"

@@ -18,7 +18,7 @@ mod unix;
 use std::fmt::Display;
 
 pub use accept::{AcceptLoop, Source};
-pub use descriptors::{Priority, raise_descriptor_limit};
+pub use descriptors::{Priority, descriptor_limit, raise_descriptor_limit};
 pub use link_socket::LinkSocket;
 pub use tcp::{UNSENT, bind_links, bind_tcp, tune};
 pub use unix::{Reach, UnixSocket};
