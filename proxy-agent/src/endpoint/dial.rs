@@ -302,7 +302,9 @@ async fn connect(
         }
         configure(&socket, is_to_endpoint).map_err(|error| fail("setsockopt", error))?;
         let stream = socket.connect(candidate.address).await.map_err(|error| fail("connect", error))?;
-        if stream.local_addr().ok() != stream.peer_addr().ok() {
+        let local = stream.local_addr().ok();
+        let same_port = local.is_some_and(|local| local.port() == candidate.address.port());
+        if !(same_port && local == stream.peer_addr().ok()) {
             return Ok(stream);
         }
     }

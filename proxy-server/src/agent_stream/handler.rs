@@ -1,25 +1,21 @@
 //! The server's part of an agent stream's driver: dials on behalf of frontends.
 
 use std::collections::HashMap;
-use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use driver::{Conns, LinkHandler};
 use mux::{CloseReason, ConnKey, ConnectId, DialError, Server, Time};
 use tokio::sync::mpsc::WeakUnboundedSender;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, Sleep, sleep};
 
 use super::handle::{Command, Commands, DialReply, LinkHandle, OpenConnection};
 use super::observer::{Established, Observer};
 use super::packet_probe::PacketProbe;
+use super::wait_timer::WaitTimer;
 use crate::dial::DialFailure;
 use crate::metrics::ClosedReason;
 use crate::server_count::ServerCount;
 
-/// How long dials wait before the agent is pinged, and the interval of further pings.
-const PROBE_AFTER: Duration = Duration::from_millis(250);
 /// After how many such pings a Go agent's packet loop is probed, too: it logs each probe.
 const PINGS_BEFORE_PROBE: u32 = 8;
 /// Commands carried out in one turn; further ones wait, so that payload moves meanwhile.
@@ -41,8 +37,7 @@ pub(crate) struct ServerLinkHandler {
     dials: HashMap<ConnKey, PendingReply>,
     established: HashMap<ConnKey, Established>,
     observer: Observer,
-    /// Set while dials are pending.
-    probe_timer: Option<Pin<Box<Sleep>>>,
+    wait_timer: WaitTimer,
     /// Pings since the last moment without pending dials.
     pings: u32,
     native: bool,
@@ -66,7 +61,7 @@ impl ServerLinkHandler {
             dials: HashMap::new(),
             established: HashMap::new(),
             observer,
-            probe_timer: None,
+            wait_timer: WaitTimer::default(),
             pings: 0,
             native: servers.is_some(),
             packet_probe: PacketProbe::new(servers),
@@ -116,21 +111,17 @@ impl ServerLinkHandler {
     /// Pings and probes the agent while dials are pending, and probes its packet loop when it is time.
     fn poll_probe(&mut self, cx: &mut Context<'_>, conns: &mut Conns<Server>) {
         if self.lost {
-            self.probe_timer = None;
             return;
         }
         if self.dials.is_empty() {
-            (self.probe_timer, self.pings) = (None, 0);
-        } else {
-            let probe_timer = self.probe_timer.get_or_insert_with(|| Box::pin(sleep(PROBE_AFTER)));
-            while probe_timer.as_mut().poll(cx).is_ready() {
-                self.observer.keepalive.probe();
-                self.observer.probe_lanes();
-                self.pings += 1;
-                if self.native || self.pings >= PINGS_BEFORE_PROBE {
-                    self.packet_probe.ask(conns);
-                }
-                probe_timer.as_mut().reset(Instant::now() + PROBE_AFTER);
+            self.pings = 0;
+        }
+        if self.wait_timer.poll_due(cx, !self.dials.is_empty()) {
+            self.observer.keepalive.probe();
+            self.observer.probe_lanes();
+            self.pings += 1;
+            if self.native || self.pings >= PINGS_BEFORE_PROBE {
+                self.packet_probe.ask(conns);
             }
         }
         if let Some(finding) = self.packet_probe.poll(cx, conns) {

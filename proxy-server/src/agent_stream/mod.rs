@@ -13,6 +13,7 @@ mod meter;
 mod observer;
 mod packet_probe;
 mod slot;
+mod wait_timer;
 
 pub(crate) use accept::AGENT_PATH;
 pub use accept::{AgentService, Lifetimes, LinkFlow};

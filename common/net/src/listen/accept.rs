@@ -52,6 +52,8 @@ pub struct AcceptLoop<S> {
     name: String,
     /// The priority of its sockets; `None` if it may have every descriptor, or makes none.
     priority: Option<Priority>,
+    /// There was a descriptor for the next connection.
+    has_room: bool,
     /// The end of the pause, while accepts fail for lack of a resource.
     resumes: Option<Instant>,
     /// The time of the last line about failed accepts.
@@ -61,7 +63,7 @@ pub struct AcceptLoop<S> {
 impl<S: Source> AcceptLoop<S> {
     /// `name` is the listener's address, for logs.
     pub fn new(source: S, name: impl Into<String>) -> Self {
-        Self { source, name: name.into(), priority: None, resumes: None, warned: None }
+        Self { source, name: name.into(), priority: None, has_room: false, resumes: None, warned: None }
     }
 
     /// Accepts nothing while only descriptors are left that this priority may not have.
@@ -98,11 +100,13 @@ impl<S: Source> AcceptLoop<S> {
 
     async fn next(&mut self) -> io::Result<S::Conn> {
         // Before the accept, because a connection keeps its number: one that is accepted now would be refused later.
-        let has_room = self.priority.is_none_or(Priority::may_open);
-        poll_fn(|cx| {
+        self.has_room = self.has_room || self.priority.is_none_or(Priority::may_open);
+        let accepted = poll_fn(|cx| {
             self.source.maintain(cx);
-            if has_room { self.source.poll_accept(cx) } else { Poll::Ready(Err(Errno::MFILE.into())) }
+            if self.has_room { self.source.poll_accept(cx) } else { Poll::Ready(Err(Errno::MFILE.into())) }
         })
-        .await
+        .await;
+        self.has_room = false;
+        accepted
     }
 }

@@ -9,6 +9,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
+use std::sync::LazyLock;
 
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -55,9 +56,11 @@ impl Priority {
     }
 }
 
-/// The soft limit of open descriptors of this process, `None` if there is none.
+/// The soft limit of open descriptors of this process, `None` if there is none. The kernel is asked once, by the first call after
+/// [`raise_descriptor_limit`].
 pub fn descriptor_limit() -> Option<u64> {
-    getrlimit(Resource::Nofile).current
+    static LIMIT: LazyLock<Option<u64>> = LazyLock::new(|| getrlimit(Resource::Nofile).current);
+    *LIMIT
 }
 
 /// Raises the process's soft limit on descriptors to the hard limit, as Go's runtime does, and logs the result. If the kernel
