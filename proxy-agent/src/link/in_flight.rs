@@ -14,6 +14,7 @@ const IDLE: Duration = Duration::from_secs(1);
 /// Counts dials and connections. Clones share the count.
 #[derive(Debug, Clone, Default)]
 pub struct InFlight {
+    /// Tells only whether it is zero: telling every change costs a lock for each of eight lists.
     count: Arc<watch::Sender<usize>>,
     /// The count of the whole agent, if this is one stream's.
     whole: Option<Arc<watch::Sender<usize>>>,
@@ -33,7 +34,10 @@ impl InFlight {
     /// Counts one more dial or connection.
     pub(crate) fn enter(&self) -> InFlightGuard {
         for count in self.counts() {
-            count.send_modify(|count| *count += 1);
+            count.send_if_modified(|count| {
+                *count += 1;
+                *count == 1
+            });
         }
         InFlightGuard(self.clone())
     }
@@ -63,7 +67,10 @@ impl InFlight {
 impl Drop for InFlightGuard {
     fn drop(&mut self) {
         for count in self.0.counts() {
-            count.send_modify(|count| *count -= 1);
+            count.send_if_modified(|count| {
+                *count -= 1;
+                *count == 0
+            });
         }
     }
 }
