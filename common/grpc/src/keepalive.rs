@@ -1,8 +1,8 @@
 //! Finds peers that do not answer, by a PING when nothing was read for a while. Pings also measure the RTT: streams
 //! with a high RTT get a wider window.
 //!
-//! Any read counts as an answer, as in grpc-go: a peer that is sending is never pinged. Unread stream data does not
-//! delay an answer, because h2 continues to read the connection.
+//! Any read counts as an answer, as in grpc-go: a peer that is sending is pinged only to check the RTT. Unread stream data does
+//! not delay an answer, because h2 continues to read the connection.
 //!
 //! | the peer | noticed | consequence |
 //! |---|---|---|
@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::settings::needs_wide_window;
+use super::settings::{needs_wide_window, stream_window};
 use net::kernel::{Acknowledgment, TcpPeer};
 
 /// How long a ping may be unanswered, while nothing else is read, before the peer counts as unresponsive (or
@@ -35,6 +35,9 @@ pub(super) const EVIDENT_AFTER: Duration = Duration::from_secs(1);
 
 /// The time between the pings of a measurement: a busy machine delays those of one moment alike.
 const SAMPLE_EVERY: Duration = Duration::from_millis(100);
+
+/// The lowest RTT of a ping during a transfer that starts another measurement: a busy machine rarely takes as long.
+const RISEN: Duration = Duration::from_millis(8);
 
 /// When idle peers are pinged, and how long they may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,6 +149,8 @@ struct State {
 /// The measurement of the RTT by several pings.
 #[derive(Debug)]
 struct Measurement {
+    /// How many pings it takes at most.
+    pings: u8,
     /// How many pings are still to be sent, and when the next one.
     left: u8,
     next: Instant,
@@ -196,10 +201,11 @@ impl KeepaliveHandle {
     }
 
     /// Measures the RTT from now on, by at most `pings` pings. A low RTT, or a high one that the kernels measure too, needs only
-    /// one: the others find out whether a busy machine delayed it.
+    /// one: the others find out whether a busy machine delayed it. Unless one ping is all, the RTT is measured again if it rises
+    /// during a transfer.
     pub fn measure(&self, pings: u8) {
         let (next, lowest) = (Instant::now(), Duration::MAX);
-        self.tell(|state| state.measurement = Some(Measurement { left: pings, next, lowest }));
+        self.tell(|state| state.measurement = Some(Measurement { pings, left: pings, next, lowest }));
     }
 
     /// The lowest RTT so far, once it is measured.
@@ -213,9 +219,17 @@ impl KeepaliveHandle {
     }
 
     /// Records the RTT of a ping. It counts for [`Self::rtt`] only if a measurement was requested, which frontends do not.
-    pub(super) fn sampled(&self, took: Duration) {
+    /// `transferring`: the ping was sent during a transfer, because a [`Requests::check`] was due.
+    pub(super) fn sampled(&self, took: Duration, transferring: bool) {
         let mut state = self.state.lock();
         state.last_rtts = [Some(took), state.last_rtts[0]];
+        let rose = |rtt| took >= RISEN && stream_window(took) > stream_window(rtt);
+        if transferring
+            && state.rtt.is_some_and(rose)
+            && let Some(measurement) = &mut state.measurement
+        {
+            (measurement.left, measurement.lowest) = (measurement.pings, Duration::MAX);
+        }
         let measuring = state.measurement.as_ref().is_some_and(|measurement| measurement.left > 0);
         drop(state);
         let between_kernels = || self.kernel.get()?.look()?.min_rtt;
@@ -263,9 +277,10 @@ impl KeepaliveHandle {
             }
             next_sample = (measurement.left > 0).then_some(measurement.next);
         }
+        let check = state.measurement.as_ref().is_some_and(|measurement| measurement.pings > 1);
         let superseded = std::mem::take(&mut state.superseded);
         let State { keepalive, lost_by_peer, .. } = *state;
-        Requests { keepalive, probe, next_sample, superseded, lost_by_peer }
+        Requests { keepalive, probe, check, next_sample, superseded, lost_by_peer }
     }
 
     /// Changes the state, and wakes the driver.
@@ -283,6 +298,8 @@ pub(super) struct Requests {
     pub(super) keepalive: Keepalive,
     /// Send a ping now.
     pub(super) probe: bool,
+    /// Send a ping now and then during transfers: the RTT may rise.
+    pub(super) check: bool,
     /// When the next ping of a measurement is due.
     pub(super) next_sample: Option<Instant>,
     /// See [`KeepaliveHandle::supersede`].

@@ -11,13 +11,17 @@ use h2::{Ping, PingPong};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::keepalive::{EVIDENT_AFTER, Keepalive, KeepaliveHandle, Requests, UNRESPONSIVE_AFTER};
-use super::settings::stream_window;
+use super::settings::{STREAM_WINDOW, stream_window};
 use net::kernel::HostSilence;
 
 /// The time between samples of the peer's kernel: while a ping is unanswered or the kernel was silent, and while
 /// nothing is read for other reasons.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOK_WHILE_IDLE: Duration = Duration::from_secs(4);
+
+/// The shortest time between pings that check the RTT during transfers, and the bytes read meanwhile.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_AFTER: u64 = STREAM_WINDOW as u64;
 
 /// See the module.
 pub(super) struct Pinger {
@@ -29,6 +33,9 @@ pub(super) struct Pinger {
     last_read: Instant,
     /// When the unanswered ping was sent.
     ping_sent: Option<Instant>,
+    /// The time of the last check of the RTT, the bytes read until then, and whether it is the unanswered ping.
+    checked: (Instant, u64),
+    checking: bool,
     /// Since when the peer answers on another connection, while a ping is unanswered on this one.
     superseded: Option<Instant>,
     /// The streams' window, in bytes.
@@ -67,6 +74,8 @@ impl Pinger {
             read: 0,
             last_read: now,
             ping_sent: None,
+            checked: (now, 0),
+            checking: false,
             superseded: None,
             window,
             host: HostSilence::default(),
@@ -89,14 +98,20 @@ impl Pinger {
             && let Poll::Ready(pong) = pings.poll_pong(cx)
         {
             self.ping_sent = None;
+            let transferring = std::mem::take(&mut self.checking);
             if pong.is_ok() {
-                self.keepalive.sampled(now - ping_sent);
+                self.keepalive.sampled(now - ping_sent, transferring);
             }
         }
-        let Requests { keepalive, probe, next_sample, superseded, lost_by_peer } =
+        let Requests { keepalive, mut probe, check, next_sample, superseded, lost_by_peer } =
             self.keepalive.look(cx, now, self.ping_sent.is_some());
         if lost_by_peer {
             return Poll::Ready(Dead::HalfOpen);
+        }
+        if check && self.ping_sent.is_none() && self.is_check_due(now) {
+            self.checked = (now, read);
+            self.checking = true;
+            probe = true;
         }
         if self.ping_sent.is_none() && (probe || now >= later(self.last_read, keepalive.interval)) {
             self.send_ping(now, idle && !keepalive.while_idle && !probe);
@@ -123,6 +138,11 @@ impl Pinger {
             due.min(self.notify_unresponsive(now, silent_since.map(|since| since + patience)).unwrap_or(due));
         self.arm(cx, now, due);
         Poll::Pending
+    }
+
+    fn is_check_due(&self, now: Instant) -> bool {
+        let (at, read) = self.checked;
+        now >= at + CHECK_EVERY && self.read - read >= CHECK_AFTER
     }
 
     /// The time of the next ping or, while one is unanswered, of the connection's end and its reason.

@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::HeaderMap;
@@ -216,15 +216,20 @@ async fn zero_interval_does_not_spin() {
 
 /// A transport that delays all bytes.
 fn delayed_pair(delay: Duration) -> (DuplexStream, DuplexStream) {
-    delayed_pair_until(delay, Instant::now() + Duration::from_secs(365 * 24 * 3600))
+    delayed_pair_by(move || delay)
 }
 
 /// A transport that delays all bytes until `end`.
 fn delayed_pair_until(delay: Duration, end: Instant) -> (DuplexStream, DuplexStream) {
+    delayed_pair_by(move || if Instant::now() < end { delay } else { Duration::ZERO })
+}
+
+/// A transport that delays bytes by what `delay` says when they are sent.
+fn delayed_pair_by(delay: impl Fn() -> Duration + Send + Sync + 'static) -> (DuplexStream, DuplexStream) {
     let ((client_io, a), (b, server_io)) = (duplex(64 << 20), duplex(64 << 20));
     let ((mut a_in, mut a_out), (mut b_in, mut b_out)) = (tokio::io::split(a), tokio::io::split(b));
     tokio::spawn(async move {
-        tokio::join!(late(&mut a_in, &mut b_out, delay, end), late(&mut b_in, &mut a_out, delay, end))
+        tokio::join!(late(&mut a_in, &mut b_out, &delay), late(&mut b_in, &mut a_out, &delay))
     });
     (client_io, server_io)
 }
@@ -232,12 +237,11 @@ fn delayed_pair_until(delay: Duration, end: Instant) -> (DuplexStream, DuplexStr
 async fn late(
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
-    delay: Duration,
-    end: Instant,
+    delay: &impl Fn() -> Duration,
 ) {
     let mut piece = vec![0; 16 << 20];
     while let Ok(count @ 1..) = from.read(&mut piece).await {
-        sleep(if Instant::now() < end { delay } else { Duration::ZERO }).await;
+        sleep(delay()).await;
         if to.write_all(&piece[..count]).await.is_err() {
             return;
         }
@@ -366,6 +370,29 @@ async fn bytes_flow_after_the_measured_round_trip_falls() {
     }
 }
 
+/// As after a change of the route: the path of an open stream becomes longer.
+#[tokio::test(start_paused = true)]
+async fn a_round_trip_that_rises_during_a_transfer_is_measured_again() {
+    let ms = Arc::new(AtomicU64::new(0));
+    let path = Arc::clone(&ms);
+    let (client_io, server_io) = delayed_pair_by(move || Duration::from_millis(path.load(Ordering::Relaxed)));
+    let mut served = serve(server_io, settings(TEN_AND_FIVE));
+    let accept = async {
+        let request = served.requests.recv().await.unwrap();
+        request.keepalive.measure(crate::capabilities::RTT_PROBES);
+        (Arc::clone(&request.keepalive), request.accept(HeaderMap::new()).unwrap())
+    };
+    let (client, (keepalive, mut server)) = tokio::join!(dial(client_io, HeaderMap::new()), accept);
+    let mut client = client.unwrap();
+    for (one_way, rtt) in [(0, 0), (3, 0), (40, 80), (60, 80), (1, 2)] {
+        ms.store(one_way, Ordering::Relaxed);
+        sleep(Duration::from_secs(2)).await;
+        transfer(&mut client.stream, &mut server, 1 << 20).await;
+        sleep(Duration::from_secs(2)).await;
+        assert_eq!(keepalive.rtt().map(|rtt| rtt.as_millis()), Some(rtt), "{one_way} ms");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn window_stays_without_rtt_probes() {
     let (sent, rtt) = sent_unread(Duration::from_millis(25), false).await;
@@ -388,7 +415,7 @@ async fn a_client_measures_the_round_trip_when_it_is_asked_to() {
     assert_eq!(keepalive.rtt(), Some(Duration::from_millis(50)));
 
     for (took, shown) in [(900, 50), (60, 60), (60, 60)] {
-        keepalive.sampled(Duration::from_millis(took));
+        keepalive.sampled(Duration::from_millis(took), false);
         assert_eq!(keepalive.last_rtt(), Some(Duration::from_millis(shown)));
     }
 }

@@ -170,8 +170,8 @@ impl Inflow {
         if waiting == 0 {
             self.unrested = 0;
             self.rest(half, widest, widening);
-        } else if waiting >= u64::from(half) && self.unrested > half {
-            // The local end cannot keep up. Its grant stands, but later grants are smaller.
+        } else if waiting >= u64::from(half) && self.unrested >= self.window {
+            // The local end cannot keep up: a burst of a whole window did not end. Its grant stands, but later grants are smaller.
             (self.smooth, self.beside, self.unrested) = (0, 0, 0);
             self.window = (self.window / 2).max(self.first);
         }
@@ -334,13 +334,14 @@ mod tests {
         inflow.grant();
         assert_eq!(inflow.window, 800, "never wider than the widest");
         assert!(inflow.receive(800));
-        inflow.take(399, 800, HIGH_BDP);
-        inflow.take(2, 800, HIGH_BDP);
-        let granted = inflow.grant();
-        assert!(inflow.receive(300));
-        assert_eq!(inflow.window, 800, "399 wait, and 300 more");
+        inflow.take(401, 800, HIGH_BDP);
+        inflow.grant();
+        assert!(inflow.receive(401));
+        inflow.take(398, 800, HIGH_BDP);
+        assert_eq!(inflow.window, 800, "799 taken without a rest, and half a window waits");
         inflow.take(1, 800, HIGH_BDP);
-        assert_eq!(inflow.window, 400, "half a window taken without a rest, and half a window waits");
+        assert_eq!(inflow.window, 400, "a whole window");
+        let granted = inflow.granted;
         assert_eq!(inflow.grant(), granted, "what was granted stays granted");
     }
 }
