@@ -65,7 +65,7 @@ fn config(given: Given, inherited_id: Option<OsString>) -> Result<Config, FlagEr
         warnings.push("--proxy-server-host is empty: it counts as localhost".to_owned());
     }
     let unmatched = identifiers::unmatched(&servers.agent_identifiers);
-    warnings.extend(unmatched.map(|what| format!("--agent-identifiers has {what}")));
+    warnings.extend(unmatched.into_iter().map(|what| format!("--agent-identifiers has {what}")));
     warnings.extend(log.warnings());
     let shown_identifiers = servers.agent_identifiers.replace('&', ",");
     let address = |(host, own): &(String, Option<u16>)| ServerAddress {

@@ -18,57 +18,76 @@ const KEYS: [&str; 6] = ["ipv4", "ipv6", "host", "cidr", "default-route", "zone"
 /// Checks the flag's value; an empty text has no identifiers.
 ///
 /// # Errors
-/// Why servers cannot use the text.
+/// Why servers cannot use the text, or that no target matches any of its values. If only some match nothing, the agent starts, as
+/// Go's does, and [`unmatched`] tells them.
 pub(crate) fn check(text: &str) -> Result<(), String> {
     if text.split('&').count() > MOST_PAIRS {
         return Err(format!("there are more than {MOST_PAIRS} pairs"));
     }
+    let mut values = Vec::new();
     for pair in pairs(text) {
         let (key, value) = pair.map_err(|error| {
             format!("{error}; pairs are joined by &, a semicolon is written %3B, and a percent sign %25")
         })?;
-        check_pair(&key, &value)?;
+        if !KEYS.contains(&&*key) {
+            let keys = "host, ipv4, ipv6, cidr, default-route and zone";
+            return Err(format!("unknown key {key:?}; the keys are {keys}"));
+        }
+        values.push(useless(&key, &value));
     }
-    Ok(())
+    match values.into_iter().collect::<Option<Vec<_>>>() {
+        Some(useless) => {
+            useless.into_iter().find(|useless| !useless.by_variable).map_or(Ok(()), |first| Err(first.text))
+        }
+        None => Ok(()),
+    }
 }
 
-/// The values of a valid text that match no target although they are accepted, each kind once.
-pub(crate) fn unmatched(text: &str) -> impl Iterator<Item = &'static str> {
-    type Test = fn(&(String, String)) -> bool;
-    let kinds: [(Test, _); 3] = [
-        (|(_, value)| value.contains('$'), "a variable that nothing expanded, which matches no target"),
-        (|(_, value)| value.is_empty(), "an empty value, which matches no target"),
-        (
-            |(key, value)| key.starts_with("ipv") && value.contains(','),
-            "a list of addresses, which matches no target; write ipv4=ADDRESS&ipv6=ADDRESS",
-        ),
-    ];
-    let pairs: Vec<_> = pairs(text).flatten().collect();
-    kinds.into_iter().filter(move |(is, _)| pairs.iter().any(is)).map(|(_, what)| what)
+/// What is wrong with the values of a valid text that match no target, each kind once.
+pub(crate) fn unmatched(text: &str) -> Vec<String> {
+    let useless = pairs(text).flatten().filter_map(|(key, value)| useless(&key, &value));
+    let mut texts: Vec<_> = useless.map(|useless| useless.text).collect();
+    texts.dedup();
+    texts
 }
 
-/// Refuses a value that matches no target, except those of [`unmatched`]: they come from variables of the pod
-/// (`status.hostIPs` is a list), and Go's agent starts with them.
-fn check_pair(key: &str, value: &str) -> Result<(), String> {
-    if !KEYS.contains(&key) {
-        let keys = "host, ipv4, ipv6, cidr, default-route and zone";
-        return Err(format!("unknown key {key:?}; the keys are {keys}"));
-    }
+/// A value that matches no target.
+struct Useless {
+    /// It may come from a variable of the pod: `status.hostIPs` is a list, and a family may be missing.
+    by_variable: bool,
+    text: String,
+}
+
+fn useless(key: &str, value: &str) -> Option<Useless> {
     const BOOLEANS: [&str; 12] =
         ["1", "t", "T", "TRUE", "true", "True", "0", "f", "F", "FALSE", "false", "False"];
-    let addresses = || value.split(',').all(|part| part.parse::<IpAddr>().is_ok());
+    let by_variable = |text: &str| Some(Useless { by_variable: true, text: text.to_owned() });
+    if value.contains('$') {
+        return by_variable("a variable that nothing expanded, which matches no target");
+    }
+    if value.is_empty() {
+        return by_variable("an empty value, which matches no target");
+    }
+    let is_address = |text: &str| text.parse::<IpAddr>().is_ok();
+    // The three keys share one name space, so that a name matches by each of them.
+    let is_name =
+        || value.contains(|char: char| char.is_ascii_alphabetic()) && !value.contains([':', '/', ',', ' ']);
     let (matches, fix) = match key {
-        "ipv4" => (addresses(), "ipv4=ADDRESS, such as ipv4=10.0.0.1"),
-        "ipv6" => (addresses(), "ipv6=ADDRESS, such as ipv6=fd00::1"),
+        "ipv4" | "ipv6" if value.contains(',') && value.split(',').all(is_address) => {
+            return by_variable(
+                "a list of addresses, which matches no target; write ipv4=ADDRESS&ipv6=ADDRESS",
+            );
+        }
+        "ipv4" => (is_address(value) || is_name(), "ipv4=ADDRESS, such as ipv4=10.0.0.1"),
+        "ipv6" => (is_address(value) || is_name(), "ipv6=ADDRESS, such as ipv6=fd00::1"),
         "cidr" => (value.parse::<IpNet>().is_ok(), "cidr=BLOCK, such as cidr=10.0.0.0/16"),
         "default-route" => (BOOLEANS.contains(&value), "default-route=true"),
         _ => (true, ""),
     };
-    if matches || value.is_empty() || value.contains('$') {
-        Ok(())
-    } else {
-        Err(format!("{key}={value} matches no target; write {fix}"))
-    }
+    (!matches).then(|| Useless {
+        by_variable: false,
+        text: format!("{key}={value}, which matches no target; write {fix}"),
+    })
 }
 
 #[cfg(test)]
@@ -109,19 +128,32 @@ mod tests {
     }
 
     #[test]
-    fn values_that_match_no_target_are_refused() {
+    fn an_agent_that_no_target_matches_does_not_start() {
         for (text, fix) in [
             ("ipv4=1.2.3", "ipv4=10.0.0.1"),
             ("ipv6=:::::", "ipv6=fd00::1"),
             ("cidr=10.0.0.0/40", "cidr=10.0.0.0/16"),
             ("cidr=10.0.0.1", "cidr=10.0.0.0/16"),
+            ("ipv4=10.0.0.1/32", "ipv4=10.0.0.1"),
+            ("ipv6=[fd00::1]", "ipv6=fd00::1"),
             ("default-route=yes", "default-route=true"),
         ] {
             let error = check(text).unwrap_err();
             assert!(error.contains("matches no target") && error.ends_with(fix), "{text}: {error}");
+            let beside = format!("{text}&host=a");
+            check(&beside).unwrap();
+            assert_eq!(unmatched(&beside), [error], "the agent is of use by its name");
         }
-        for text in ["ipv4=fd00::1", "ipv6=1.2.3.4", "ipv6=", "host", "default-route=f", "cidr=::/0", "zone="]
-        {
+        for text in [
+            "ipv4=localhost",
+            "ipv4=fd00::1",
+            "ipv6=1.2.3.4",
+            "ipv6=",
+            "host",
+            "default-route=f",
+            "cidr=::/0",
+            "zone=",
+        ] {
             check(text).unwrap();
         }
     }

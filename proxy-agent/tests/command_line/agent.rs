@@ -25,9 +25,10 @@ pub(crate) fn identity() -> Vec<Entry<Config>> {
             .takes(&["--agent-identifiers=h%6Fst=a%20b"], "h%6Fst=a%20b")
             .takes(&["--agent-identifiers=ipv4=${HOST_IP}"], "ipv4=${HOST_IP}")
             .takes(&["--agent-identifiers=ipv4=10.0.0.1&ipv6="], "ipv4=10.0.0.1&ipv6=")
+            .takes(&["--agent-identifiers=host=a&ipv6=:::::"], "host=a&ipv6=:::::")
             .rejects_but_go_accepts(
                 &["--agent-identifiers=ipv4=1.2.3"],
-                "--agent-identifiers=\"ipv4=1.2.3\": ipv4=1.2.3 matches no target; write ipv4=ADDRESS",
+                "--agent-identifiers=\"ipv4=1.2.3\": ipv4=1.2.3, which matches no target; write ipv4=ADDRESS",
             )
             .takes(&["--agent-identifiers", "&"], "&")
             .refuses(

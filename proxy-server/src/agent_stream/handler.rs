@@ -16,7 +16,7 @@ use crate::dial::DialFailure;
 use crate::metrics::ClosedReason;
 use crate::server_count::ServerCount;
 
-/// After how many such pings a Go agent's packet loop is probed, too: it logs each probe.
+/// With each of how many such pings a Go agent's packet loop is probed, too: it logs each probe.
 const PINGS_BEFORE_PROBE: u32 = 8;
 /// Commands carried out in one turn; further ones wait, so that payload moves meanwhile.
 const COMMANDS_PER_TURN: usize = 256;
@@ -120,7 +120,7 @@ impl ServerLinkHandler {
             self.observer.keepalive.probe();
             self.observer.probe_lanes();
             self.pings += 1;
-            if self.native || self.pings >= PINGS_BEFORE_PROBE {
+            if self.native || self.pings.is_multiple_of(PINGS_BEFORE_PROBE) {
                 self.packet_probe.ask(conns);
             }
         }
