@@ -220,6 +220,7 @@ impl<S: Side + Default> End<S> {
                 Event::ShutDown { key } => assert_eq!(self.queue(key), Some(&mut 0), "shut down too early"),
                 Event::Ended { key, .. } => self.ended(key),
                 Event::Draining | Event::ServersTold { servers: 1.. } => {}
+                Event::ProbeWanted => {}
                 Event::ProbeAnswered | Event::ServersTold { servers: 0 } => panic!("no probe was sent"),
             }
         }

@@ -200,6 +200,7 @@ impl<S: Side + Default, W: Wire, H: LinkHandler<S>, M: Meter> Driver<S, W, H, M>
                     self.conns.ended(now, key, end);
                 }
                 Event::Draining => self.handler.draining(),
+                Event::ProbeWanted => self.handler.probe_wanted(&mut self.conns),
                 Event::ProbeAnswered => self.handler.probe_answered(),
                 Event::ServersTold { servers } => self.handler.servers_told(servers),
             }

@@ -40,7 +40,7 @@ impl<S: Side, P: Payload> Link<S, P> {
                 self.flush(now, key, Some(Cause::Peer("timed out waiting for CLOSE_RSP".into())), false);
             }
             Expired::Forgotten => self.remove(key),
-            Expired::Idle => S::close(self, now, key, true),
+            Expired::Idle => S::idle(self, now, key),
             Expired::Broke(cause) => S::hang_up(self, now, key, CloseReason::Broken(cause)),
         }
     }

@@ -191,6 +191,8 @@ pub enum Event {
     },
     /// Server: the agent asks for no new dials. Comes once.
     Draining,
+    /// Server: a connection ends unless the agent stands still, which [`crate::Link::probe`] finds out.
+    ProbeWanted,
     /// Server: the agent has answered [`crate::Link::probe`].
     ProbeAnswered,
     /// Agent: the server's probe tells the number of servers, if it is a native server's.
@@ -210,7 +212,7 @@ impl Event {
             | Event::DialFailed { key, .. }
             | Event::ShutDown { key }
             | Event::Ended { key, .. } => Some(*key),
-            Event::Draining | Event::ProbeAnswered | Event::ServersTold { .. } => None,
+            Event::Draining | Event::ProbeWanted | Event::ProbeAnswered | Event::ServersTold { .. } => None,
         }
     }
 }

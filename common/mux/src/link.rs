@@ -27,6 +27,12 @@ pub trait Side: Sized {
     #[doc(hidden)]
     fn close<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey, listens: bool);
 
+    /// The remaining direction of a half-closed connection was idle for [`Side::half_closed`].
+    #[doc(hidden)]
+    fn idle<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey) {
+        Self::close(link, now, key, true);
+    }
+
     /// Both sources of a connection have ended by FIN. A server does nothing: the agent sees both FINs too, and sends CLOSE_RSP.
     #[doc(hidden)]
     fn both_ended<P: Payload>(_link: &mut Link<Self, P>, _now: Time, _key: ConnKey) {}
@@ -65,6 +71,8 @@ pub struct Link<S, P> {
     pub(crate) schedule: Schedule,
     pub(crate) memory: Memory,
     timers: BTreeSet<(Time, ConnKey)>,
+    /// When the last packet arrived.
+    pub(crate) heard: Time,
     /// The largest connect id ever used on this link: agents count up from 1.
     pub(crate) last_id: i64,
     /// Dials without an answer.
@@ -98,6 +106,7 @@ impl<S: Side + Default, P: Payload> Link<S, P> {
             schedule: Schedule::default(),
             memory: Memory::default(),
             timers: BTreeSet::new(),
+            heard: Time::START,
             last_id: 0,
             pending: 0,
             lost: false,
@@ -169,6 +178,7 @@ impl<S: Side, P: Payload> Link<S, P> {
         if self.lost {
             return Disposition::Handled;
         }
+        self.heard = now;
         match packet {
             Packet::Data { id, payload } => self.handle_data(now, id, payload),
             Packet::Grant { id, offset } => self.handle_grant(now, id, offset),

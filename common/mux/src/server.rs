@@ -11,6 +11,9 @@ use crate::payload::Payload;
 use crate::table::ConnKey;
 use crate::time::Time;
 
+/// How long an agent may take to answer a probe before a half-closed connection is closed.
+const PROBE_ANSWER: Duration = Duration::from_millis(500);
+
 /// The server's end. Invariant 3: the link allocates its own dial ids, counting up. So a frontend's `random` never
 /// reaches an agent, and no client can answer another client's dial.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
@@ -231,6 +234,21 @@ impl Side for Server {
     fn hang_up<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey, end: CloseReason) {
         link.request_close(now, key, link.limits.await_close);
         link.notify(key, end);
+    }
+
+    /// The endpoint may be silent because the agent, or the path to it, stands still. So the agent must answer first: what it
+    /// sent before is then here. Without a packet from it the wait begins anew.
+    fn idle<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey) {
+        let asked = link.change(key, |conn| conn.ask(now)).flatten();
+        if !link.negotiated.half_close || asked.is_some_and(|asked| link.heard >= asked) {
+            Self::close(link, now, key, true);
+        } else if asked.is_none() {
+            link.events.push_back(Event::ProbeWanted);
+            link.arm(key, Some(now.after(PROBE_ANSWER)));
+        } else {
+            link.change(key, |conn| conn.wait_again(now));
+            link.arm(key, Some(now.after(link.limits.half_closed_server)));
+        }
     }
 
     fn answer_to_unknown(id: ConnectId) -> Control {

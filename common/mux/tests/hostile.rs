@@ -206,6 +206,7 @@ impl<S: Side + Default> Driver<S> {
                     );
                 }
                 Event::Draining => self.draining += 1,
+                Event::ProbeWanted => {}
                 Event::ProbeAnswered => prop_assert!(false, "the link has sent no probe"),
                 Event::ServersTold { servers } => prop_assert!(*servers > 0),
             }

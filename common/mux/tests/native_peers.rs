@@ -13,6 +13,7 @@ use queue::{Lengths, queued};
 
 const T0: Time = Time::START;
 const ONE: ConnectId = ConnectId(1);
+const PROBE: ConnectId = ConnectId(-1);
 
 fn at(seconds: u64) -> Time {
     Time::from_start(Duration::from_secs(seconds))
@@ -189,9 +190,18 @@ fn end_of_a_source_sends_fin_and_the_other_direction_continues() {
     link.advance(at(9), key, 10);
     link.handle_timeout(at(10));
     assert_eq!(link.poll_transmit(T0, 1), None, "activity at 9 s");
-    link.handle_timeout(at(19));
-    let close = Some(Transmit::Control(Packet::CloseReq { id: ONE }));
-    assert_eq!(link.poll_transmit(T0, 1), close, "ten seconds of silence");
+    closes_idle(&mut link, at(19));
+}
+
+/// The connection has been idle until `now`: it is closed once the agent has answered a probe.
+fn closes_idle(link: &mut Lengths<Server>, now: Time) {
+    link.handle_timeout(now);
+    assert_eq!((link.poll_event(), link.poll_transmit(now, 1)), (Some(Event::ProbeWanted), None));
+    assert!(link.probe(0));
+    assert_eq!(link.poll_transmit(now, 1), Some(Transmit::Control(Packet::CloseReq { id: PROBE })));
+    link.handle_packet(now, Packet::CloseRsp { id: PROBE, error: String::new() });
+    link.handle_timeout(now.after(Duration::from_secs(1)));
+    assert_eq!(link.poll_transmit(now, 1), Some(Transmit::Control(Packet::CloseReq { id: ONE })));
 }
 
 #[test]
@@ -202,8 +212,7 @@ fn slow_endpoint_extends_the_wait_for_its_answer() {
     assert_eq!(link.handle_packet(at(9), Packet::Grant { id: ONE, offset: 101 }), Disposition::Handled);
     link.handle_timeout(at(10));
     assert_eq!(link.poll_transmit(T0, 1), None, "something was taken at 9 s");
-    link.handle_timeout(at(19));
-    assert_eq!(link.poll_transmit(T0, 1), Some(Transmit::Control(Packet::CloseReq { id: ONE })));
+    closes_idle(&mut link, at(19));
 }
 
 #[test]
@@ -268,8 +277,45 @@ fn queued_data_keeps_a_half_closed_connection_open() {
     link.handle_timeout(at(10));
     assert_eq!(link.poll_transmit(T0, 1), None, "it still takes what came");
     queued(&mut link, at(11), key, 0);
-    link.handle_timeout(at(20));
-    assert_eq!(link.poll_transmit(T0, 1), Some(Transmit::Control(Packet::CloseReq { id: ONE })));
+    closes_idle(&mut link, at(20));
+}
+
+/// When a half-closed connection closes, if the agent answers probes from this time on.
+fn closes_at(resumes: Time) -> Option<Time> {
+    let (mut link, key) = server(native());
+    link.end_source(T0, key, SourceEnd::Eof);
+    assert!(link.poll_transmit(T0, 1).is_some());
+    let mut answer = None;
+    for _ in 0..20 {
+        let due = link.poll_timeout()?;
+        if let Some(now) = answer.take_if(|answer: &mut Time| *answer <= due) {
+            link.handle_packet(now, Packet::CloseRsp { id: PROBE, error: String::new() });
+            assert_eq!(link.poll_event(), Some(Event::ProbeAnswered));
+        }
+        link.handle_timeout(due);
+        if let Some(wanted) = link.poll_event() {
+            assert_eq!(wanted, Event::ProbeWanted);
+            // Fails while the earlier one is unanswered.
+            let _ = link.probe(0);
+        }
+        match link.poll_transmit(due, 1) {
+            Some(Transmit::Control(Packet::CloseReq { id: PROBE })) => answer = Some(due.max(resumes)),
+            Some(closed) => {
+                assert_eq!(closed, Transmit::Control(Packet::CloseReq { id: ONE }));
+                return Some(due);
+            }
+            None => {}
+        }
+    }
+    None
+}
+
+#[test]
+fn a_half_closed_connection_waits_for_an_agent_that_stands_still() {
+    let at_ms = |ms| Some(Time::from_start(Duration::from_millis(ms)));
+    assert_eq!(closes_at(T0), at_ms(10_500));
+    assert_eq!(closes_at(at(12)), at_ms(21_000), "ten seconds after it was missed");
+    assert_eq!(closes_at(at(100_000)), None);
 }
 
 #[test]

@@ -184,6 +184,10 @@ impl LinkHandler<Server> for ServerLinkHandler {
         self.observer.draining();
     }
 
+    fn probe_wanted(&mut self, conns: &mut Conns<Server>) {
+        self.packet_probe.ask(conns);
+    }
+
     fn probe_answered(&mut self) {
         if let Some(finding) = self.packet_probe.answered() {
             self.observer.probed(finding);

@@ -24,7 +24,7 @@ pub(crate) enum Expired {
     Unanswered,
     /// The connect id is forgotten.
     Forgotten,
-    /// The remaining direction of a half-closed connection was idle: the connection is closed in order.
+    /// The remaining direction of a half-closed connection was idle.
     Idle,
     /// The connection breaks.
     Broke(Cause),

@@ -24,6 +24,10 @@ const HIGH_BDP: Widening = Widening { smooth: 1, factor: 4 };
 /// itself.)
 const LONG_RTT: u32 = 8;
 
+/// The most bytes that may be read before they are granted again. (At a high RTT a window arrives as one burst. What is read of
+/// it after the last GRANT cannot be sent until the next burst is read: with half a window, half of each window was unused.)
+const GRANT_STEP: u32 = 512 << 10;
+
 /// After the peer's FIN a GRANT gives no credit. It shows that the local end is slow, not idle, so that the peer keeps
 /// waiting for the answer. It is sent each time the local end has read this many bytes, and when it has read them all.
 const KEEPALIVE_STEP: u32 = 64 << 10;
@@ -202,10 +206,9 @@ impl Inflow {
         self.received >= self.granted && self.received > self.taken
     }
 
-    /// Whether a GRANT is due: for half a window or, after the peer's FIN, to show progress.
+    /// Whether a GRANT is due: for half a window, at most [`GRANT_STEP`], or, after the peer's FIN, to show progress.
     fn due(&self, finished: bool) -> bool {
-        let half = (self.window / 2).max(1);
-        let step = if finished { half.min(KEEPALIVE_STEP) } else { half };
+        let step = (self.window / 2).clamp(1, if finished { KEEPALIVE_STEP } else { GRANT_STEP });
         let goal = self.goal();
         goal >= self.granted + u64::from(step)
             || (finished && self.taken == self.received && goal > self.granted)
@@ -321,6 +324,27 @@ mod tests {
             inflow.take(1, 800, LOW_RTT);
         }
         assert_eq!(inflow.window, 400, "pieces count by their bytes");
+    }
+
+    /// At a high RTT one burst arrives in each, of what was granted before. Its pieces need not divide the window.
+    #[test]
+    fn bursts_use_the_whole_window() {
+        const WINDOW: u32 = 8 << 20;
+        let mut inflow = credit(WINDOW, 1).inflow;
+        let mut allowed = u64::from(WINDOW);
+        for round in 0..20 {
+            let burst = allowed - inflow.received;
+            assert!(burst >= u64::from(WINDOW - GRANT_STEP), "round {round}: {burst}");
+            while inflow.received < allowed {
+                let piece = usize::try_from(allowed - inflow.received).unwrap().min(131_063);
+                assert!(inflow.receive(piece));
+                inflow.take(piece, WINDOW, HIGH_BDP);
+                if inflow.due(false) {
+                    inflow.grant();
+                }
+            }
+            allowed = inflow.granted;
+        }
     }
 
     #[test]

@@ -57,7 +57,11 @@ enum Local {
     /// The source has ended. The link closes the connection or sends FIN.
     Ended,
     /// FIN has told the peer that the source has ended. The peer was last active at this time.
-    FinSent { last_activity: Time },
+    FinSent {
+        last_activity: Time,
+        /// When the peer was asked whether it stands still.
+        asked: Option<Time>,
+    },
 }
 
 /// The direction from the peer to the local end.
@@ -191,7 +195,7 @@ impl State {
     /// When the peer was last active, since our FIN.
     pub(super) fn last_activity(&self) -> Option<Time> {
         match &self.inner {
-            Inner::Open { local: Local::FinSent { last_activity }, .. } => Some(*last_activity),
+            Inner::Open { local: Local::FinSent { last_activity, .. }, .. } => Some(*last_activity),
             _ => None,
         }
     }
@@ -248,7 +252,7 @@ impl State {
     pub(crate) fn send_fin(&mut self, now: Time) -> bool {
         match &mut self.inner {
             Inner::Open { local, remote: Remote::Sending } => {
-                *local = Local::FinSent { last_activity: now };
+                *local = Local::FinSent { last_activity: now, asked: None };
                 true
             }
             _ => false,
@@ -316,9 +320,15 @@ impl State {
 
     /// The peer is active. Our FIN waits for such activity.
     pub(super) fn on_activity(&mut self, now: Time) {
-        if let Inner::Open { local: Local::FinSent { last_activity }, .. } = &mut self.inner {
-            *last_activity = now;
+        if let Inner::Open { local: Local::FinSent { last_activity, asked }, .. } = &mut self.inner {
+            (*last_activity, *asked) = (now, None);
         }
+    }
+
+    /// The idle peer is asked whether it stands still. Returns when it was asked before.
+    pub(super) fn ask(&mut self, now: Time) -> Option<Time> {
+        let Inner::Open { local: Local::FinSent { asked, .. }, .. } = &mut self.inner else { return None };
+        asked.replace(asked.unwrap_or(now))
     }
 
     /// Server: CLOSE_REQ is sent.

@@ -51,7 +51,7 @@ impl Around {
             Some(Transmit::Control(packet)) => {
                 ensure!(budget > 0, "a control packet on a stream that takes nothing");
                 self.sent(role, &packet)?;
-                let twice = scenario.closes_twice && matches!(packet, Packet::CloseReq { .. });
+                let twice = scenario.closes_twice && matches!(packet, Packet::CloseReq { id } if id.0 > 0);
                 let packet = packet.map(|never| match never {});
                 let write_closed = scenario.ignores_dial_cls && matches!(packet, Packet::DialCls { .. });
                 let lane = &mut self.lanes[role.other() as usize];
@@ -172,6 +172,8 @@ impl Around {
                 );
                 return Ok(());
             }
+            // A probe and its answer.
+            Packet::CloseReq { id } | Packet::CloseRsp { id, .. } if id.0 < 0 => return Ok(()),
             Packet::CloseReq { id } | Packet::CloseRsp { id, .. } => *id,
             Packet::Fin { id } => return self.fin_sent(role, *id),
             Packet::DialRsp { .. } | Packet::Data { .. } | Packet::Drain | Packet::Grant { .. } => {
@@ -327,7 +329,9 @@ impl Around {
                     ensure!(self.drained && !self.drain_reported, "draining is told without need");
                     self.drain_reported = true;
                 }
-                Event::ProbeAnswered | Event::ServersTold { .. } => ensure!(false, "no probe was sent"),
+                Event::ProbeWanted => self.probe_wanted = true,
+                Event::ProbeAnswered => {}
+                Event::ServersTold { .. } => ensure!(false, "no number was sent"),
             }
         }
         Ok(())

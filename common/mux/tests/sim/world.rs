@@ -64,6 +64,8 @@ pub(crate) struct Around {
     pub(crate) dials_sent: u64,
     pub(crate) drained: bool,
     pub(crate) drain_reported: bool,
+    /// The server asked for a probe.
+    pub(crate) probe_wanted: bool,
     /// Half-close is negotiated: sources end one by one.
     pub(crate) half_close: bool,
     /// A close was answered, or given up, before its flush was complete: time has passed.
@@ -105,6 +107,7 @@ impl World {
                 dials_sent: 0,
                 drained: false,
                 drain_reported: false,
+                probe_wanted: false,
                 half_close: scenario.negotiated.half_close,
                 time_passed: false,
             },
@@ -267,6 +270,9 @@ impl World {
             }
         }
         around.events(server, Role::Server, scenario)?;
+        if std::mem::take(&mut around.probe_wanted) {
+            server.probe(0);
+        }
         around.events(agent, Role::Agent, scenario)
     }
 }
