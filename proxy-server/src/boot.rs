@@ -29,7 +29,7 @@ use net::listen::bind_links;
 use net::tls::{ALPN_H2, ALPN_HTTP1, ServerTls, ServerTlsOptions};
 use serve::certificates::{CertificateSide, keep_fresh, keep_kubeconfig_shown};
 use serve::http::health::Condition;
-use serve::http::{OpsRuntime, ServerHandle, StatusSource, admin, health};
+use serve::http::{OpsRuntime, ServerHandle, admin, health};
 use serve::logs::LogLimit;
 use serve::metrics::{Exposition, Registry};
 use serve::process::Process;
@@ -363,9 +363,9 @@ fn serve_ports(
         (&config.ports.health_bind_address, config.ports.health_port, health),
         (&config.ports.admin_bind_address, config.ports.admin_port, admin),
     ];
-    let source = StatusSource::new(readiness, move |query| status.clone().document(query));
-    let status = (source, config.profiling.status_on_any_address);
-    facts.serve_ports(ops.handle(), ports, status)
+    let on_any_address = config.profiling.status_on_any_address;
+    let document = move |query| status.clone().document(query);
+    facts.serve_ports(ops.handle(), ports, on_any_address, readiness, document)
 }
 
 #[cfg(test)]
