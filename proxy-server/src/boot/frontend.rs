@@ -60,7 +60,7 @@ impl Frontend {
         let unauthenticated = (unauthenticated_within(descriptor_limit()) / ports.max(1)).max(1);
         let frontends = config.frontends.iter().zip(readiness.listening());
         let unbound = |(frontend, reach): (&FrontendConfig, _)| {
-            let name = several.then(|| FrontendName::new(frontend.to_string()));
+            let name = several.then(|| FrontendName(frontend.to_string().leak()));
             if let Some(name) = name {
                 service.metrics.frontend_connections.show(name);
             }
