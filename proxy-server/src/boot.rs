@@ -48,7 +48,7 @@ use crate::backends::{BackendManager, keep_sweeping};
 use crate::dial::Dialer;
 use crate::frontend::Protocol;
 use crate::leases::LeaseController;
-use crate::limits::{Budget, MAX_CONNECTIONS};
+use crate::limits::{Budget, MAX_CONNECTIONS, MAX_PENDING_DIALS};
 use crate::metrics::{self, Metrics, PREFIX};
 use crate::probe::with_probe;
 use crate::readiness::Readiness;
@@ -116,14 +116,11 @@ impl Server {
         let sweeps = ops.spawn(keep_sweeping(backends.clone(), metrics.outliers.clone()));
         let bounds = Bounds::new(config.flow.connection_memory_limit, config.flow.memory_limit);
         metrics.queued_bytes_limit.set(bounds.memory.limit() as i64);
-        let dialer = Dialer::new(
-            backends.clone(),
-            Budget::of_process(),
-            bounds.memory.clone(),
-            config.replica.backend_dial_timeout.unwrap_or_default(),
-            metrics.dials.clone(),
-        )
-        .traced(tracer);
+        let timeout = config.replica.backend_dial_timeout.unwrap_or_default();
+        let budget = Budget::new(MAX_PENDING_DIALS, MAX_CONNECTIONS);
+        let (memory, dials) = (bounds.memory.clone(), metrics.dials.clone());
+        let mut dialer = Dialer::new(backends.clone(), budget, memory, timeout, dials);
+        dialer.tracer = tracer;
         let lifetimes = Lifetimes::default();
         let kubernetes = kubernetes::client(&config)?;
         let gate = kubernetes::agent_gate(&config, kubernetes.as_ref(), &metrics)?;
