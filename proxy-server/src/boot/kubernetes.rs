@@ -52,7 +52,7 @@ pub(super) fn agent_gate(
             (AgentAuthMode::None, AgentAuth::Anonymous)
         }
     };
-    metrics.set_agent_auth_mode(mode);
+    metrics.agent_auth_mode.get_or_create(&mode).set(1);
     let access = &config.access;
     let binding = Binding {
         wide: access.default_route_allowed_names.clone(),

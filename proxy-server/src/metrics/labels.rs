@@ -142,11 +142,6 @@ impl UnauthenticatedCloseReason {
             _ => UnauthenticatedCloseReason::HandshakeFailed,
         }
     }
-
-    /// Whether the cause is the port's limit, not the peer.
-    pub fn is_limit_of_port(self) -> bool {
-        matches!(self, UnauthenticatedCloseReason::Evicted | UnauthenticatedCloseReason::AgentLimit)
-    }
 }
 
 serve::label! {

@@ -181,7 +181,7 @@ fn use_everything(metrics: &Metrics) -> impl Sized {
     metrics.lease_deletes.observe(409, Duration::from_millis(1));
     metrics.unanswered.count(LeaseCall::Delete, "timeout");
     metrics.lease_renewed.set(1);
-    metrics.set_agent_auth_mode(AgentAuthMode::None);
+    metrics.agent_auth_mode.get_or_create(&AgentAuthMode::None).set(1);
     metrics.certificates.legacy_observer()(LegacyPki::CaAsLeaf);
     drop(metrics.unauthenticated.enter(Port::Agent));
     metrics.refused_connects.count(RefusedConnect::Identity);
