@@ -17,8 +17,9 @@
 mod frontend;
 mod kubernetes;
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -26,7 +27,7 @@ use driver::Bounds;
 use flags::GoDuration;
 use grpc::capabilities::Capabilities;
 use net::listen::bind_links;
-use net::tls::{ALPN_H2, ALPN_HTTP1, ServerTls, ServerTlsOptions};
+use net::tls::{ALPN_H2, ServerTls, ServerTlsOptions};
 use serve::certificates::{CertificateSide, keep_fresh, keep_kubeconfig_shown};
 use serve::http::health::Condition;
 use serve::http::{OpsRuntime, ServerHandle, admin, health};
@@ -43,10 +44,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::agent_stream::{AgentListener, AgentService, Lifetimes, LinkFlow};
-use crate::args::{Config, FrontendConfig, FrontendListener};
+use crate::args::{Config, TlsListener};
 use crate::backends::{BackendManager, keep_sweeping};
 use crate::dial::Dialer;
-use crate::frontend::Protocol;
 use crate::leases::LeaseController;
 use crate::limits::{Budget, MAX_CONNECTIONS, MAX_PENDING_DIALS};
 use crate::metrics::{self, Metrics, PREFIX};
@@ -144,7 +144,7 @@ impl Server {
             gate,
         )
         .context("--server-id cannot be sent as metadata, use printable ASCII")?;
-        let tls = agent_tls(&config, &metrics)?;
+        let tls = load_tls(&config, &metrics, AGENTS, &config.agent_listener, ALPN_H2)?;
         let agents = listen_for_agents(&config, service, tls.clone(), &metrics, handshakes)?;
         facts.listening("agents", agents.address()?, "grpc");
         let readiness = Arc::new(Readiness::new(config.frontends.iter().map(ToString::to_string)));
@@ -174,11 +174,13 @@ impl Server {
         let background = watches.chain([ops.spawn(metrics.journal.clone().keep_history())]).collect();
         let frontends = frontends.into_iter().map(Frontend::bind_once).collect::<Result<_>>()?;
         let has_api = kubernetes.is_some();
-        let lease = config.kube.enable_lease_controller.then(|| kubernetes::lease_settings(&config));
-        let lease = lease.map(|lease| format!("{}/{}", lease.namespace, lease.name()));
-        let status = StatusSources { facts, backends, metrics: metrics.clone(), lease, has_api };
+        let lease = kubernetes::lease_settings(&config);
+        let name = lease.as_ref().map(|lease| format!("{}/{}", lease.namespace, lease.name()));
+        let status = StatusSources { facts, backends, metrics: metrics.clone(), lease: name, has_api };
         let ports = serve_ports(&config, registry, (status, service), (&readiness, server_count), ops);
-        let leases = kubernetes.and_then(|client| kubernetes::leases(&config, &client, &metrics, ops));
+        let leases = kubernetes
+            .zip(lease)
+            .map(|(client, lease)| LeaseController::start(ops.handle(), &client, lease, metrics.clone()));
         let handshakes = handshakes.clone();
         Ok(Server {
             config,
@@ -215,7 +217,7 @@ impl Server {
             }
         }
 
-        self.readiness.leaves();
+        self.readiness.shutting_down.store(true, Ordering::Release);
         self.lifetimes.draining.cancel();
         let connections = &self.lifetimes.connections;
         let grace = self.config.replica.graceful_shutdown_timeout.unwrap_or_default();
@@ -299,38 +301,25 @@ async fn drained(connections: &TaskTracker) {
     }
 }
 
-fn agent_tls(config: &Config, metrics: &Metrics) -> Result<ServerTls> {
-    let crate::args::AgentListener { cert, key, client_ca, .. } = &config.agent_listener;
-    let flags = ["--cluster-cert", "--cluster-key", "--cluster-ca-cert"];
-    load_tls(config, metrics, flags, (cert, key), client_ca.as_deref(), ALPN_H2)
-}
-
-/// `None` for a Unix socket.
-fn frontend_tls(config: &Config, frontend: &FrontendConfig, metrics: &Metrics) -> Result<Option<ServerTls>> {
-    let FrontendListener::Tcp { cert, key, ca, .. } = &frontend.listener else { return Ok(None) };
-    let alpn = if frontend.protocol == Protocol::Grpc { ALPN_H2 } else { ALPN_HTTP1 };
-    let flags = ["--server-cert", "--server-key", "--server-ca-cert"];
-    load_tls(config, metrics, flags, (cert, key), Some(ca), alpn).map(Some)
-}
-
+/// The flags of `side` name the certificate, the key and the authorities.
 fn load_tls(
     config: &Config,
     metrics: &Metrics,
-    [of_cert, of_key, of_ca]: [&str; 3],
-    (cert, key): (&Path, &Path),
-    client_ca: Option<&Path>,
+    side: CertificateSide,
+    TlsListener { cert, key, client_ca, .. }: &TlsListener,
     alpn: &[u8],
 ) -> Result<ServerTls> {
     let options = ServerTlsOptions {
-        cert: cert.to_owned(),
-        key: key.to_owned(),
-        client_ca: client_ca.map(Path::to_owned),
+        cert: cert.clone(),
+        key: key.clone(),
+        client_ca: client_ca.clone(),
         alpn: vec![alpn.to_vec()],
         min_version: config.agents.tls_min_version.value,
         suites: config.agents.cipher_suites.value.clone(),
     };
     ServerTls::load(options, metrics.certificates.legacy_observer()).map_err(|error| {
-        let flags = error.flags(&[(of_cert, Some(cert)), (of_key, Some(key)), (of_ca, client_ca)]);
+        let files = [Some(cert), Some(key), client_ca.as_ref()].map(|file| file.map(PathBuf::as_path));
+        let flags = error.flags(&side.files.split(", ").zip(files).collect::<Vec<_>>());
         anyhow::Error::new(error).context(flags)
     })
 }
