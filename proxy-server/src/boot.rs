@@ -43,7 +43,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
-use crate::agent_stream::{AgentListener, AgentService, Lifetimes, LinkFlow};
+use crate::agent_stream::{AgentListener, AgentService, Lifetimes};
 use crate::args::{Config, TlsListener};
 use crate::backends::{BackendManager, keep_sweeping};
 use crate::dial::Dialer;
@@ -91,8 +91,6 @@ pub struct Server {
     /// Watches of files, and the status's history; dropping them ends them.
     background: Vec<AbortOnDropHandle<()>>,
     leases: Option<LeaseController>,
-    /// The runtime of the TLS handshakes.
-    handshakes: Handle,
 }
 
 impl Server {
@@ -124,29 +122,30 @@ impl Server {
         let lifetimes = Lifetimes::default();
         let kubernetes = kubernetes::client(&config)?;
         let gate = kubernetes::agent_gate(&config, kubernetes.as_ref(), &metrics)?;
-        let flow = LinkFlow {
-            keepalive: config.keepalive.to_agent(),
-            capabilities: Capabilities::supported(config.flow.connection_flow_control),
-            bounds,
-        };
         let server_count = ServerCount::new(u32::try_from(config.replica.server_count).unwrap_or(u32::MAX));
         let count_watch = config.replica.server_count_file.clone().map(|path| {
             server_count.load(&path);
             ops.spawn(server_count.clone().watch(path))
         });
-        let service = AgentService::new(
-            backends.clone(),
-            metrics.clone(),
-            &config.replica.server_id,
-            server_count.clone(),
-            flow,
-            lifetimes.clone(),
+        let service = Arc::new(AgentService {
+            backends: backends.clone(),
+            metrics: metrics.clone(),
+            server_id: id.as_str().into(),
+            server_count: server_count.clone(),
+            keepalive: config.keepalive,
+            capabilities: Capabilities::supported(config.flow.connection_flow_control),
+            bounds,
+            lifetimes: lifetimes.clone(),
             gate,
-        )
-        .context("--server-id cannot be sent as metadata, use printable ASCII")?;
+        });
         let tls = load_tls(&config, &metrics, AGENTS, &config.agent_listener, ALPN_H2)?;
-        let agents = listen_for_agents(&config, service, tls.clone(), &metrics, handshakes)?;
-        facts.listening("agents", agents.address()?, "grpc");
+        let bind = &config.agent_listener.bind;
+        let listener = {
+            let _on = handshakes.enter();
+            bind_links(bind.host.text(), bind.port).context("--agent-port")?
+        };
+        facts.listening("agents", listener.local_addr()?, "grpc");
+        let agents = AgentListener { listener, tls: tls.clone(), service, handshakes: handshakes.clone() };
         let readiness = Arc::new(Readiness::new(config.frontends.iter().map(ToString::to_string)));
         let service = crate::frontend::Frontend {
             dialer,
@@ -181,19 +180,7 @@ impl Server {
         let leases = kubernetes
             .zip(lease)
             .map(|(client, lease)| LeaseController::start(ops.handle(), &client, lease, metrics.clone()));
-        let handshakes = handshakes.clone();
-        Ok(Server {
-            config,
-            agents,
-            frontends,
-            lifetimes,
-            readiness,
-            ports,
-            sweeps,
-            background,
-            leases,
-            handshakes,
-        })
+        Ok(Server { config, agents, frontends, lifetimes, readiness, ports, sweeps, background, leases })
     }
 
     /// Serves until the first signal and then drains.
@@ -204,7 +191,7 @@ impl Server {
         let (close_frontends, close_agents) = (CancellationToken::new(), CancellationToken::new());
         tracing::info!("Starting frontend server for client connections.");
         tracing::info!("Starting agent server for tunnel connections.");
-        let mut agents = tokio::spawn(self.agents.serve(self.handshakes, close_agents.clone()));
+        let mut agents = tokio::spawn(self.agents.serve(close_agents.clone()));
         let mut frontends = JoinSet::new();
         for frontend in self.frontends {
             frontends.spawn(frontend.serve(close_frontends.clone()));
@@ -270,22 +257,6 @@ async fn ended_early(
         Some(_) = frontends.join_next() => "a frontend listener",
         _ = sweeps => "the ejection of agents",
     }
-}
-
-/// Binds the agent port.
-fn listen_for_agents(
-    config: &Config,
-    service: AgentService,
-    tls: ServerTls,
-    metrics: &Metrics,
-    handshakes: &Handle,
-) -> Result<AgentListener> {
-    let bind = &config.agent_listener.bind;
-    let listener = {
-        let _on = handshakes.enter();
-        bind_links(bind.host.text(), bind.port).context("--agent-port")?
-    };
-    Ok(AgentListener::new(listener, tls, service, config.keepalive, metrics.clone()))
 }
 
 /// Resolves once no connection is left and none has arrived for [`IDLE_TIME`].
