@@ -14,7 +14,7 @@ use grpc::capabilities::Capabilities;
 use net::env_proxy::EnvProxy;
 use net::tls::{CaSource, ClientTls, ClientTlsOptions, TlsError};
 use serve::certificates::{CertificateSide, keep_fresh, keep_kubeconfig_shown};
-use serve::http::{OpsRuntime, ServerHandle, StatusSource, admin, health};
+use serve::http::{OpsRuntime, ServerHandle, admin, health};
 use serve::metrics::{Exposition, Registry};
 use serve::process::Process;
 use serve::signals::Signals;
@@ -264,7 +264,7 @@ fn serve_ports(
         (&config.ports.health_server_host, config.ports.health_server_port, health),
         (&config.ports.admin_bind_address, config.ports.admin_server_port, admin),
     ];
-    let source = StatusSource::new(readiness, move |query| status.clone().document(query));
-    let status = (source, config.profiling.status_on_any_address);
-    facts.serve_ports(ops.handle(), ports, status)
+    let on_any_address = config.profiling.status_on_any_address;
+    let document = move |query| status.clone().document(query);
+    facts.serve_ports(ops.handle(), ports, on_any_address, readiness, document)
 }

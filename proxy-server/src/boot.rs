@@ -17,8 +17,9 @@
 mod frontend;
 mod kubernetes;
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -26,10 +27,10 @@ use driver::Bounds;
 use flags::GoDuration;
 use grpc::capabilities::Capabilities;
 use net::listen::bind_links;
-use net::tls::{ALPN_H2, ALPN_HTTP1, ServerTls, ServerTlsOptions};
+use net::tls::{ALPN_H2, ServerTls, ServerTlsOptions};
 use serve::certificates::{CertificateSide, keep_fresh, keep_kubeconfig_shown};
 use serve::http::health::Condition;
-use serve::http::{OpsRuntime, ServerHandle, StatusSource, admin, health};
+use serve::http::{OpsRuntime, ServerHandle, admin, health};
 use serve::logs::LogLimit;
 use serve::metrics::{Exposition, Registry};
 use serve::process::Process;
@@ -42,13 +43,12 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
-use crate::agent_stream::{AgentListener, AgentService, Lifetimes, LinkFlow};
-use crate::args::{Config, FrontendConfig, FrontendListener};
+use crate::agent_stream::{AgentListener, AgentService, Lifetimes};
+use crate::args::{Config, TlsListener};
 use crate::backends::{BackendManager, keep_sweeping};
 use crate::dial::Dialer;
-use crate::frontend::Protocol;
 use crate::leases::LeaseController;
-use crate::limits::{Budget, MAX_CONNECTIONS};
+use crate::limits::{Budget, MAX_CONNECTIONS, MAX_PENDING_DIALS};
 use crate::metrics::{self, Metrics, PREFIX};
 use crate::probe::with_probe;
 use crate::readiness::Readiness;
@@ -91,8 +91,6 @@ pub struct Server {
     /// Watches of files, and the status's history; dropping them ends them.
     background: Vec<AbortOnDropHandle<()>>,
     leases: Option<LeaseController>,
-    /// The runtime of the TLS handshakes.
-    handshakes: Handle,
 }
 
 impl Server {
@@ -116,40 +114,38 @@ impl Server {
         let sweeps = ops.spawn(keep_sweeping(backends.clone(), metrics.outliers.clone()));
         let bounds = Bounds::new(config.flow.connection_memory_limit, config.flow.memory_limit);
         metrics.queued_bytes_limit.set(bounds.memory.limit() as i64);
-        let dialer = Dialer::new(
-            backends.clone(),
-            Budget::of_process(),
-            bounds.memory.clone(),
-            config.replica.backend_dial_timeout.unwrap_or_default(),
-            metrics.dials.clone(),
-        )
-        .traced(tracer);
+        let timeout = config.replica.backend_dial_timeout.unwrap_or_default();
+        let budget = Budget::new(MAX_PENDING_DIALS, MAX_CONNECTIONS);
+        let (memory, dials) = (bounds.memory.clone(), metrics.dials.clone());
+        let mut dialer = Dialer::new(backends.clone(), budget, memory, timeout, dials);
+        dialer.tracer = tracer;
         let lifetimes = Lifetimes::default();
         let kubernetes = kubernetes::client(&config)?;
         let gate = kubernetes::agent_gate(&config, kubernetes.as_ref(), &metrics)?;
-        let flow = LinkFlow {
-            keepalive: config.keepalive.to_agent(),
-            capabilities: Capabilities::supported(config.flow.connection_flow_control),
-            bounds,
-        };
         let server_count = ServerCount::new(u32::try_from(config.replica.server_count).unwrap_or(u32::MAX));
         let count_watch = config.replica.server_count_file.clone().map(|path| {
             server_count.load(&path);
             ops.spawn(server_count.clone().watch(path))
         });
-        let service = AgentService::new(
-            backends.clone(),
-            metrics.clone(),
-            &config.replica.server_id,
-            server_count.clone(),
-            flow,
-            lifetimes.clone(),
+        let service = Arc::new(AgentService {
+            backends: backends.clone(),
+            metrics: metrics.clone(),
+            server_id: id.as_str().into(),
+            server_count: server_count.clone(),
+            keepalive: config.keepalive,
+            capabilities: Capabilities::supported(config.flow.connection_flow_control),
+            bounds,
+            lifetimes: lifetimes.clone(),
             gate,
-        )
-        .context("--server-id cannot be sent as metadata, use printable ASCII")?;
-        let tls = agent_tls(&config, &metrics)?;
-        let agents = listen_for_agents(&config, service, tls.clone(), &metrics, handshakes)?;
-        facts.listening("agents", agents.address()?, "grpc");
+        });
+        let tls = load_tls(&config, &metrics, AGENTS, &config.agent_listener, ALPN_H2)?;
+        let bind = &config.agent_listener.bind;
+        let listener = {
+            let _on = handshakes.enter();
+            bind_links(bind.host.text(), bind.port).context("--agent-port")?
+        };
+        facts.listening("agents", listener.local_addr()?, "grpc");
+        let agents = AgentListener { listener, tls: tls.clone(), service, handshakes: handshakes.clone() };
         let readiness = Arc::new(Readiness::new(config.frontends.iter().map(ToString::to_string)));
         let service = crate::frontend::Frontend {
             dialer,
@@ -177,24 +173,14 @@ impl Server {
         let background = watches.chain([ops.spawn(metrics.journal.clone().keep_history())]).collect();
         let frontends = frontends.into_iter().map(Frontend::bind_once).collect::<Result<_>>()?;
         let has_api = kubernetes.is_some();
-        let lease = config.kube.enable_lease_controller.then(|| kubernetes::lease_settings(&config));
-        let lease = lease.map(|lease| format!("{}/{}", lease.namespace, lease.name()));
-        let status = StatusSources { facts, backends, metrics: metrics.clone(), lease, has_api };
+        let lease = kubernetes::lease_settings(&config);
+        let name = lease.as_ref().map(|lease| format!("{}/{}", lease.namespace, lease.name()));
+        let status = StatusSources { facts, backends, metrics: metrics.clone(), lease: name, has_api };
         let ports = serve_ports(&config, registry, (status, service), (&readiness, server_count), ops);
-        let leases = kubernetes.and_then(|client| kubernetes::leases(&config, &client, &metrics, ops));
-        let handshakes = handshakes.clone();
-        Ok(Server {
-            config,
-            agents,
-            frontends,
-            lifetimes,
-            readiness,
-            ports,
-            sweeps,
-            background,
-            leases,
-            handshakes,
-        })
+        let leases = kubernetes
+            .zip(lease)
+            .map(|(client, lease)| LeaseController::start(ops.handle(), &client, lease, metrics.clone()));
+        Ok(Server { config, agents, frontends, lifetimes, readiness, ports, sweeps, background, leases })
     }
 
     /// Serves until the first signal and then drains.
@@ -205,7 +191,7 @@ impl Server {
         let (close_frontends, close_agents) = (CancellationToken::new(), CancellationToken::new());
         tracing::info!("Starting frontend server for client connections.");
         tracing::info!("Starting agent server for tunnel connections.");
-        let mut agents = tokio::spawn(self.agents.serve(self.handshakes, close_agents.clone()));
+        let mut agents = tokio::spawn(self.agents.serve(close_agents.clone()));
         let mut frontends = JoinSet::new();
         for frontend in self.frontends {
             frontends.spawn(frontend.serve(close_frontends.clone()));
@@ -218,7 +204,7 @@ impl Server {
             }
         }
 
-        self.readiness.leaves();
+        self.readiness.shutting_down.store(true, Ordering::Release);
         self.lifetimes.draining.cancel();
         let connections = &self.lifetimes.connections;
         let grace = self.config.replica.graceful_shutdown_timeout.unwrap_or_default();
@@ -273,22 +259,6 @@ async fn ended_early(
     }
 }
 
-/// Binds the agent port.
-fn listen_for_agents(
-    config: &Config,
-    service: AgentService,
-    tls: ServerTls,
-    metrics: &Metrics,
-    handshakes: &Handle,
-) -> Result<AgentListener> {
-    let bind = &config.agent_listener.bind;
-    let listener = {
-        let _on = handshakes.enter();
-        bind_links(bind.host.text(), bind.port).context("--agent-port")?
-    };
-    Ok(AgentListener::new(listener, tls, service, config.keepalive, metrics.clone()))
-}
-
 /// Resolves once no connection is left and none has arrived for [`IDLE_TIME`].
 async fn drained(connections: &TaskTracker) {
     // `wait` returns only for a closed tracker; connections may still be added to it.
@@ -302,38 +272,25 @@ async fn drained(connections: &TaskTracker) {
     }
 }
 
-fn agent_tls(config: &Config, metrics: &Metrics) -> Result<ServerTls> {
-    let crate::args::AgentListener { cert, key, client_ca, .. } = &config.agent_listener;
-    let flags = ["--cluster-cert", "--cluster-key", "--cluster-ca-cert"];
-    load_tls(config, metrics, flags, (cert, key), client_ca.as_deref(), ALPN_H2)
-}
-
-/// `None` for a Unix socket.
-fn frontend_tls(config: &Config, frontend: &FrontendConfig, metrics: &Metrics) -> Result<Option<ServerTls>> {
-    let FrontendListener::Tcp { cert, key, ca, .. } = &frontend.listener else { return Ok(None) };
-    let alpn = if frontend.protocol == Protocol::Grpc { ALPN_H2 } else { ALPN_HTTP1 };
-    let flags = ["--server-cert", "--server-key", "--server-ca-cert"];
-    load_tls(config, metrics, flags, (cert, key), Some(ca), alpn).map(Some)
-}
-
+/// The flags of `side` name the certificate, the key and the authorities.
 fn load_tls(
     config: &Config,
     metrics: &Metrics,
-    [of_cert, of_key, of_ca]: [&str; 3],
-    (cert, key): (&Path, &Path),
-    client_ca: Option<&Path>,
+    side: CertificateSide,
+    TlsListener { cert, key, client_ca, .. }: &TlsListener,
     alpn: &[u8],
 ) -> Result<ServerTls> {
     let options = ServerTlsOptions {
-        cert: cert.to_owned(),
-        key: key.to_owned(),
-        client_ca: client_ca.map(Path::to_owned),
+        cert: cert.clone(),
+        key: key.clone(),
+        client_ca: client_ca.clone(),
         alpn: vec![alpn.to_vec()],
         min_version: config.agents.tls_min_version.value,
         suites: config.agents.cipher_suites.value.clone(),
     };
     ServerTls::load(options, metrics.certificates.legacy_observer()).map_err(|error| {
-        let flags = error.flags(&[(of_cert, Some(cert)), (of_key, Some(key)), (of_ca, client_ca)]);
+        let files = [Some(cert), Some(key), client_ca.as_ref()].map(|file| file.map(PathBuf::as_path));
+        let flags = error.flags(&side.files.split(", ").zip(files).collect::<Vec<_>>());
         anyhow::Error::new(error).context(flags)
     })
 }
@@ -363,9 +320,9 @@ fn serve_ports(
         (&config.ports.health_bind_address, config.ports.health_port, health),
         (&config.ports.admin_bind_address, config.ports.admin_port, admin),
     ];
-    let source = StatusSource::new(readiness, move |query| status.clone().document(query));
-    let status = (source, config.profiling.status_on_any_address);
-    facts.serve_ports(ops.handle(), ports, status)
+    let on_any_address = config.profiling.status_on_any_address;
+    let document = move |query| status.clone().document(query);
+    facts.serve_ports(ops.handle(), ports, on_any_address, readiness, document)
 }
 
 #[cfg(test)]

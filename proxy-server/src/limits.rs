@@ -55,19 +55,17 @@ pub const MAX_UNAUTHENTICATED: usize = 4_096;
 
 /// [`MAX_UNAUTHENTICATED`], or an eighth of the descriptor limit if that is less. `None` means that there is no descriptor limit.
 pub fn unauthenticated_within(descriptors: Option<u64>) -> usize {
-    within(MAX_UNAUTHENTICATED, descriptors, |all| all - all / 8)
+    least(MAX_UNAUTHENTICATED, descriptors.map(|all| all / 8))
 }
 
 /// [`MAX_AGENT_CONNECTIONS`], or five eighths of the descriptor limit if that is less: a quarter is left for frontends, probes
 /// and files, and an eighth for the port's unauthenticated peers.
 pub fn agent_connections_within(descriptors: Option<u64>) -> usize {
-    within(MAX_AGENT_CONNECTIONS, descriptors, |all| all / 4 + all / 8)
+    least(MAX_AGENT_CONNECTIONS, descriptors.map(|all| all - all / 4 - all / 8))
 }
 
-/// `most`, or the descriptors that `reserved` leaves if that is less.
-fn within(most: usize, descriptors: Option<u64>, reserved: impl FnOnce(u64) -> u64) -> usize {
-    let usable = descriptors.map_or(u64::MAX, |all| all - reserved(all));
-    usize::try_from(usable).map_or(most, |usable| usable.min(most))
+fn least(most: usize, usable: Option<u64>) -> usize {
+    usable.and_then(|usable| usize::try_from(usable).ok()).map_or(most, |usable| usable.min(most))
 }
 
 /// The limits of dials and connections of one agent id or of the whole server. Cheap to clone; clones share the counters.
@@ -84,16 +82,6 @@ impl Budget {
             pending: Arc::new(Semaphore::new(pending)),
             connections: Arc::new(Semaphore::new(connections)),
         }
-    }
-
-    /// The limits that all streams of one agent id share.
-    pub fn of_agent() -> Self {
-        Self::new(MAX_PENDING_DIALS_PER_AGENT, MAX_CONNECTIONS_PER_AGENT)
-    }
-
-    /// The limits of this process.
-    pub fn of_process() -> Self {
-        Self::new(MAX_PENDING_DIALS, MAX_CONNECTIONS)
     }
 
     /// A slot for one more connection, or `None` at once: connections last too long to wait for a free slot.

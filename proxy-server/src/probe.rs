@@ -53,9 +53,14 @@ async fn probe(
 }
 
 /// Dials through one agent.
-async fn through(agent: &str, target: &str, then: Then, frontend: Frontend) -> Result<Vec<Stage>, String> {
+async fn through(
+    agent: &str,
+    target: &str,
+    then: Then,
+    mut frontend: Frontend,
+) -> Result<Vec<Stage>, String> {
     let (client, socket) = UnixStream::pair().map_err(|error| error.to_string())?;
-    let frontend = Frontend { dialer: frontend.dialer.through(agent), ..frontend };
+    frontend.dialer.only = Some(agent.into());
     let stop = CancellationToken::new();
     // Ends when the socket is attached to its link or closed.
     tokio::spawn(async move { frontend.serve_socket(socket, "probe".into(), &stop).await });

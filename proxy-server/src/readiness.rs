@@ -18,7 +18,7 @@ use crate::backends::{BackendManager, ReadinessPolicy, Strategy};
 pub(crate) struct Readiness {
     /// The name of each frontend, and whether clients can reach its listener. A Unix socket updates it itself.
     frontends: Vec<(String, Reach)>,
-    /// A Unix socket leaves its address to a successor then.
+    /// A signal arrived: the server is not ready any more. A Unix socket leaves its address to a successor then.
     pub(crate) shutting_down: Arc<AtomicBool>,
 }
 
@@ -37,11 +37,6 @@ impl Readiness {
     /// For each frontend whether clients can reach its listener.
     pub(crate) fn listening(&self) -> impl Iterator<Item = Reach> {
         self.frontends.iter().map(|(_, reach)| reach.clone())
-    }
-
-    /// A signal arrived: the server is not ready any more.
-    pub(crate) fn leaves(&self) {
-        self.shutting_down.store(true, Ordering::Release);
     }
 
     /// Every condition, in the order of their importance.
@@ -196,7 +191,7 @@ mod tests {
         listening.set(Some("/s: no such file".to_owned()));
         assert_eq!(readiness.conditions(&backends, ReadinessPolicy::default())[1].note, "/s: no such file");
         assert_eq!(first(&readiness), "frontend: the frontend's port or socket is not bound");
-        readiness.leaves();
+        readiness.shutting_down.store(true, Ordering::Release);
         assert_eq!(first(&readiness), "shutdown: the server is shutting down");
     }
 

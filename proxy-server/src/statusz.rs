@@ -230,7 +230,7 @@ mod tests {
                     ..Traffic::default()
                 });
                 handle.facts = Arc::new(LinkFacts { traffic, native: true, ..LinkFacts::default() });
-                let (told, own) = (Arc::clone(&told), handle.commands().clone());
+                let (told, own) = (Arc::clone(&told), handle.commands.clone());
                 tokio::spawn(async move {
                     while let Some(command) = commands.recv().await {
                         match *command {

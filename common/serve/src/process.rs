@@ -41,17 +41,18 @@ impl Process {
         warnings: &[String],
         prefix: &str,
     ) -> io::Result<Self> {
-        let logs = Logs::start(log).map_err(io::Error::other)?;
+        let logs = Logs::start(log)?;
         for warning in warnings {
             tracing::warn!("{warning}");
         }
         net::tls::verified_fips().map_err(io::Error::other)?;
         net::listen::raise_descriptor_limit()?;
         let mut registry = Registry::default();
-        logs.register(&mut registry, prefix);
-        count_panics(&mut registry, prefix);
-        let records = Records::start(records.connection_log.as_deref()).map_err(io::Error::other)?;
-        records.register(&mut registry, prefix);
+        let own = registry.sub_registry_with_prefix(prefix);
+        logs.register(own);
+        count_panics(own);
+        let records = Records::start(records.connection_log.as_deref())?;
+        records.register(own);
         let ops = OpsRuntime::start()?;
         let signals = Signals::install(ops.handle(), &logs.last_words())?;
         Ok(Self { registry, signals, records, logs, ops })

@@ -1,6 +1,6 @@
 //! `AgentService/Connect`: an agent's stream is a backend while it is open.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use driver::{Bounds, Driver, LinkEnd, SharedTraffic};
 use flags::GoDuration;
 use grpc::capabilities::{self, CAPABILITIES, Capabilities};
 use grpc::live_streams::LiveStreams;
-use grpc::{Code, Keepalive, Request, WireStream};
+use grpc::{Code, KeepaliveFlags, Request, WireStream};
 use http::{HeaderMap, HeaderValue};
 use mux::{Negotiated, Server};
 use serve::logs::Peer;
@@ -21,12 +21,11 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::connect_metadata::ConnectMetadata;
 use super::gate::AgentGate;
-use super::handle::{Commands, LinkFacts, LinkHandle};
+use super::handle::{Command, LinkFacts, LinkHandle};
 use super::handler::ServerLinkHandler;
 use super::meter::LinkMeter;
-use super::observer::{Observer, steer};
 use super::slot::AgentSlot;
-use crate::auth::{Admitted, AgentPeer, Owned, Recheck};
+use crate::auth::{Admitted, AgentPeer, Owned, Recheck, Refused};
 use crate::backends::{Backend, BackendManager, LinkId, ReadinessPolicy};
 use crate::metrics::{Metrics, PeerKind, Port, RefusedConnect, ServiceMethod};
 use crate::server_count::ServerCount;
@@ -35,34 +34,29 @@ use crate::server_count::ServerCount;
 /// anyway, so the server does not wait for a client's own end as it does after an orderly end.
 const LAST_BYTES: Duration = Duration::from_millis(50);
 
-/// How long two agents have one agent id until they are logged. A Go agent's duplicate connection ends at once.
-const SHARED_ID_AFTER: Duration = Duration::from_secs(10);
-
 /// The path of the agents' method.
 pub(crate) const AGENT_PATH: &str = "/AgentService/Connect";
 
 /// Serves agent streams.
 pub struct AgentService {
-    backends: BackendManager<LinkHandle>,
-    metrics: Metrics,
-    /// Response metadata of every stream: `serverID` and `serverCount`.
-    greeting: HeaderMap,
-    server_count: ServerCount,
-    server_id: Arc<str>,
-    flow: LinkFlow,
-    lifetimes: Lifetimes,
-    gate: AgentGate,
-}
-
-/// The settings of agent streams.
-#[derive(Debug, Clone)]
-pub struct LinkFlow {
+    /// The agents that have a stream.
+    pub backends: BackendManager<LinkHandle>,
+    /// The server's metrics.
+    pub metrics: Metrics,
+    /// The id that agents are told: printable ASCII.
+    pub server_id: Arc<str>,
+    /// The number of servers that agents are told.
+    pub server_count: ServerCount,
     /// The pings to agents.
-    pub keepalive: Keepalive,
+    pub keepalive: KeepaliveFlags,
     /// The capabilities that the server offers to agents.
     pub capabilities: Capabilities,
     /// Memory limits of each stream, and of all streams together.
     pub bounds: Bounds,
+    /// What ends the streams.
+    pub lifetimes: Lifetimes,
+    /// Admits agents.
+    pub gate: AgentGate,
 }
 
 /// The tasks that shutdown waits for, and the tokens of its phases.
@@ -77,25 +71,6 @@ pub struct Lifetimes {
 }
 
 impl AgentService {
-    /// A service for the agents of this server.
-    ///
-    /// # Errors
-    /// The server id cannot be sent as metadata (it must be printable ASCII).
-    pub fn new(
-        backends: BackendManager<LinkHandle>,
-        metrics: Metrics,
-        server_id: &str,
-        server_count: ServerCount,
-        flow: LinkFlow,
-        lifetimes: Lifetimes,
-        gate: AgentGate,
-    ) -> Result<Self, http::header::InvalidHeaderValue> {
-        let mut greeting = HeaderMap::new();
-        greeting.insert("serverid", HeaderValue::from_str(server_id)?);
-        let server_id = server_id.into();
-        Ok(AgentService { backends, metrics, greeting, server_count, server_id, flow, lifetimes, gate })
-    }
-
     /// Serves one stream to its end. The memory of the stream's start is freed before the stream is served.
     pub(super) fn serve(
         self: Arc<Self>,
@@ -134,21 +109,18 @@ impl AgentService {
     }
 
     /// Authenticates an agent before it reads the rest of the metadata, and checks the agent's claims.
-    async fn admit(&self, request: &mut Request, peer: &AgentPeer) -> Result<Agent, RefusedStream> {
+    async fn admit(&self, request: &mut Request, peer: &AgentPeer) -> Result<Agent, Refused> {
         if request.path != AGENT_PATH {
             let text = "unknown service or method, agents use /AgentService/Connect";
-            return Err(RefusedStream::new(RefusedConnect::Path, Code::Unimplemented, text));
+            return Err(Refused::new(RefusedConnect::Path, Code::Unimplemented, text));
         }
-        let admitted = self.gate.auth.admit(&mut request.metadata, peer).await;
-        let admitted = admitted.map_err(|refused| {
-            RefusedStream::new(RefusedConnect::Authentication, refused.code, refused.text)
-        })?;
+        let admitted = self.gate.auth.admit(&mut request.metadata, peer).await?;
         // Go's server answers with `Unknown` and its error text.
         let metadata = ConnectMetadata::read(&request.metadata)
-            .map_err(|text| RefusedStream::new(RefusedConnect::Metadata, Code::Unknown, text))?;
+            .map_err(|text| Refused::new(RefusedConnect::Metadata, Code::Unknown, text))?;
         let owned = self.gate.judge(&admitted.identity, &metadata, peer, &self.metrics);
-        let owned = owned
-            .map_err(|text| RefusedStream::new(RefusedConnect::Identity, Code::PermissionDenied, text))?;
+        let owned =
+            owned.map_err(|text| Refused::new(RefusedConnect::Identity, Code::PermissionDenied, text))?;
         tracing::info!(
             target: "v2", agentID = %Peer(&metadata.agent_id), serverID = %self.server_id, %peer,
             "Connect request from agent"
@@ -164,8 +136,8 @@ impl AgentService {
         peer: &AgentPeer,
         slot: &AgentSlot,
         open: LiveGuard,
-    ) -> Result<AgentLink, RefusedStream> {
-        let full = |reason, text: String| RefusedStream::new(reason, Code::ResourceExhausted, text);
+    ) -> Result<AgentLink, Refused> {
+        let full = |reason, text: String| Refused::new(reason, Code::ResourceExhausted, text);
         if !slot.admit() {
             let text = "the server's connection limit for agents is reached";
             return Err(full(RefusedConnect::AgentLimit, text.to_owned()));
@@ -174,7 +146,7 @@ impl AgentService {
         let agent_id = metadata.agent_id;
         let offer = Capabilities::read(&request.metadata);
         let lanes = slot.has_room_for_lanes().then_some(capabilities::MAX_LANES);
-        let answer = self.flow.capabilities.with_lanes(lanes).and(offer);
+        let answer = self.capabilities.with_lanes(lanes).and(offer);
         let live = LiveStreams::read(&request.metadata);
         let (mut handle, commands) = LinkHandle::new();
         handle.address = peer.address.ip().to_canonical();
@@ -204,28 +176,20 @@ impl AgentService {
         })?;
         let (id, traffic) = (registration.id, handle.facts.traffic.clone());
         let meter = LinkMeter::new(&self.metrics, Arc::clone(&agent_id), &registration, traffic);
-        let observer = Observer {
-            backends: self.backends.clone(),
-            metrics: self.metrics.clone(),
-            keepalive: Arc::clone(&request.keepalive),
-            lane: registration.lane.clone(),
-            registration: Some(registration),
-            stuck: false,
-            owned,
-            agent_id,
-            logs: self.gate.toggles.clone(),
-        };
+        let handler = ServerLinkHandler::new(
+            (&handle, commands),
+            Arc::clone(&request.keepalive),
+            answer.pings.then(|| self.server_count.clone()),
+            Arc::clone(&agent_id),
+            (registration, owned),
+            (self.metrics.clone(), self.gate.toggles.clone()),
+        );
         let negotiated = answer.negotiated(offer);
-        Ok(AgentLink { id, recheck, live, answer, negotiated, handle, commands, observer, meter, counted })
+        Ok(AgentLink { id, agent_id, recheck, live, answer, negotiated, handle, handler, meter, counted })
     }
 
     /// Refuses a Connect, counts and logs it, and remembers it for the status.
-    fn refuse(
-        &self,
-        request: Request,
-        peer: &AgentPeer,
-        RefusedStream { reason, code, text }: &RefusedStream,
-    ) {
+    fn refuse(&self, request: Request, peer: &AgentPeer, Refused { reason, code, text }: &Refused) {
         self.metrics.refused_connects.count(*reason);
         let ip = peer.address.ip();
         // The slot has remembered that it is refused.
@@ -256,11 +220,13 @@ impl AgentService {
 
     /// Accepts the stream; `None` if it is lost.
     fn greet(&self, request: Request, link: &AgentLink, peer: &AgentPeer) -> Option<WireStream> {
-        let agent_id = Peer(&link.observer.agent_id);
-        let mut greeting = self.greeting.clone();
+        let agent_id = Peer(&link.agent_id);
+        let server_id = HeaderValue::from_str(&self.server_id).expect("the flag takes printable ASCII only");
+        let mut greeting = HeaderMap::new();
+        greeting.insert("serverid", server_id);
         greeting.insert("servercount", HeaderValue::from(self.server_count.get()));
         greeting.extend(link.answer.header().map(|value| (CAPABILITIES, value)));
-        request.keepalive.set_keepalive(self.flow.keepalive);
+        request.keepalive.set_keepalive(self.keepalive.to_agent());
         request.keepalive.measure(capabilities::RTT_PROBES);
         match request.accept(greeting) {
             Ok(stream) => {
@@ -286,20 +252,16 @@ impl AgentService {
     fn probe_siblings(&self, link: &AgentLink) {
         for sibling in self.backends.siblings(link.id) {
             if !link.live.as_ref().is_some_and(|live| sibling.end_lost(&link.handle.facts.party, live)) {
-                sibling.supersede();
+                sibling.send(Command::Supersede);
             }
         }
     }
 
     /// The driver of an accepted stream, and the task that watches the stream.
     fn drive(self: &Arc<Self>, link: AgentLink, stream: WireStream) -> Started {
-        let AgentLink { handle, commands, observer, meter, .. } = link;
-        let agent_id = Arc::clone(&observer.agent_id);
+        let AgentLink { handle, agent_id, handler, meter, .. } = link;
         let watch = Arc::clone(self).watch(handle.clone(), link.id, Arc::clone(&agent_id));
-        let servers = link.answer.pings.then(|| self.server_count.clone());
-        let handler = ServerLinkHandler::new(commands, &handle, servers, observer);
-        let driver =
-            Driver::<Server, _, _, _>::new(&self.flow.bounds, link.negotiated, stream, handler, meter);
+        let driver = Driver::<Server, _, _, _>::new(&self.bounds, link.negotiated, stream, handler, meter);
         Started {
             driver: Box::pin(driver),
             handle,
@@ -334,28 +296,6 @@ impl AgentService {
         }
     }
 
-    /// Follows the pings of a stream, and logs once if two agents seem to have one id. A duplicate connection has ended by then.
-    async fn watch(self: Arc<Self>, handle: LinkHandle, link: LinkId, agent_id: Arc<str>) {
-        let Some(keepalive) = &handle.facts.keepalive else { return };
-        let shared_id = async {
-            tokio::time::sleep(SHARED_ID_AFTER).await;
-            let (address, id) = (handle.address, Peer(&agent_id));
-            let Some(other) = rival_address(&self.backends.rivals(link), &handle) else { return };
-            let Some(suppressed) = self.gate.refusals.due("shared id", address) else { return };
-            let text = format!("agent id {id} is also used by an agent at {other}");
-            let text = format!("{text} (both serve; give each its own --agent-id)");
-            self.metrics.journal.refused(Port::Agent.listener(), address, &text);
-            tracing::warn!(
-                agentID = %id, %address, %other, suppressed,
-                "two agents use one agent id: give each its own --agent-id"
-            );
-        };
-        let (backends, metrics, logs) =
-            (self.backends.clone(), self.metrics.clone(), self.gate.toggles.clone());
-        let steered = steer(backends, metrics, link, keepalive.unresponsive(), Arc::clone(&agent_id), logs);
-        tokio::join!(steered, shared_id);
-    }
-
     /// Runs the driver in this task; at shutdown, or when the agent's token is refused, ends the stream in order.
     async fn run(&self, started: &mut Started, peer: &AgentPeer) {
         let Started { driver, handle, recheck, agent_id, began, .. } = started;
@@ -369,32 +309,19 @@ impl AgentService {
         let end = tokio::select! {
             end = &mut driver => end,
             () = self.lifetimes.end_streams.cancelled() => {
-                handle.finish();
+                handle.send(Command::Finish);
                 timeout(LAST_BYTES, driver).await.unwrap_or(LinkEnd::Stopped)
             }
             why = refused => {
                 tracing::warn!(
                     agentID = %Peer(agent_id), why = %Peer(&why), "token refused, closing agent stream"
                 );
-                handle.finish();
+                handle.send(Command::Finish);
                 driver.await
             }
         };
         self.metrics.backend_duration.observe(began.elapsed());
         log_end(&end, agent_id, peer, began.elapsed());
-    }
-}
-
-/// Why a Connect is refused.
-struct RefusedStream {
-    reason: RefusedConnect,
-    code: Code,
-    text: String,
-}
-
-impl RefusedStream {
-    fn new(reason: RefusedConnect, code: Code, text: impl Into<String>) -> Self {
-        Self { reason, code, text: text.into() }
     }
 }
 
@@ -404,14 +331,14 @@ type Agent = (ConnectMetadata, Admitted, Option<Owned>);
 /// An agent stream that is a backend and not accepted yet.
 struct AgentLink {
     id: LinkId,
+    agent_id: Arc<str>,
     recheck: Option<Recheck>,
     /// The agent's other streams.
     live: Option<LiveStreams>,
     answer: Capabilities,
     negotiated: Negotiated,
     handle: LinkHandle,
-    commands: Commands,
-    observer: Observer,
+    handler: ServerLinkHandler,
     meter: LinkMeter,
     /// Counts the lanes of the agent.
     counted: Arc<LiveGuard>,
@@ -436,14 +363,6 @@ fn version(metadata: &HeaderMap) -> String {
     Peer(text.unwrap_or_default()).to_string()
 }
 
-/// The address of another agent among streams that are no lanes of `own`. Without different addresses only native agents, which
-/// name their process, are known to be different.
-fn rival_address(rivals: &[LinkHandle], own: &LinkHandle) -> Option<IpAddr> {
-    let is_other =
-        |rival: &&LinkHandle| rival.address != own.address || rival.facts.native && own.facts.native;
-    rivals.iter().find(is_other).map(|rival| rival.address)
-}
-
 /// Logs the end of a stream in Go's words. As in Go, a lost connection is logged as an agent that left: an agent closes its
 /// connection this way when it finds that it already has a stream to this server.
 fn log_end(end: &LinkEnd, agent_id: &str, peer: &AgentPeer, duration: Duration) {
@@ -463,26 +382,5 @@ fn log_end(end: &LinkEnd, agent_id: &str, peer: &AgentPeer, duration: Duration) 
         LinkEnd::Failed(error) => {
             tracing::error!(err = %error, agentID = %agent_id, %peer, %duration, "Receive stream from agent read failure");
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_another_agent_with_the_same_id_is_reported() {
-        let at = |address: &str, native| {
-            let (mut handle, _) = LinkHandle::new();
-            handle.address = address.parse().unwrap();
-            handle.facts = Arc::new(LinkFacts { native, ..LinkFacts::default() });
-            handle
-        };
-        let (go, native) = (at("10.0.0.1", false), at("10.0.0.1", true));
-        let mut rivals = vec![at("10.0.0.1", false)];
-        assert_eq!(rival_address(&rivals, &go), None, "the duplicate connection of a Go agent");
-        assert_eq!(rival_address(std::slice::from_ref(&native), &native), Some(native.address));
-        rivals.push(at("10.0.0.2", false));
-        assert_eq!(rival_address(&rivals, &go), Some("10.0.0.2".parse().unwrap()));
     }
 }

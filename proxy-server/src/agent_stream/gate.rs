@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
 
 use parking_lot::Mutex;
 use serve::logs::{LogLimit, Peer};
@@ -26,8 +25,8 @@ pub enum IdentityBinding {
 /// The most agents whose claims are remembered. Beyond it all are forgotten, and their claims are logged once more.
 const REMEMBERED: usize = 4_096;
 
-/// The checks of agents: authentication, and the claims that an identity allows. Cheap to clone; clones share their state.
-#[derive(Debug, Clone)]
+/// The checks of agents: authentication, and the claims that an identity allows.
+#[derive(Debug)]
 pub struct AgentGate {
     /// Authenticates agents.
     pub auth: AgentAuth,
@@ -36,17 +35,17 @@ pub struct AgentGate {
     /// The rate limit of log lines about admitted agents, by agent id.
     pub(super) toggles: LogLimit,
     mode: IdentityBinding,
-    binding: Arc<Binding>,
+    binding: Binding,
     owners: Owners,
-    logged_claims: Arc<LoggedClaims>,
+    logged_claims: LoggedClaims,
 }
 
 impl AgentGate {
     /// A gate that binds claims to identities according to `mode`.
     pub fn new(auth: AgentAuth, mode: IdentityBinding, binding: Binding) -> Self {
         let (refusals, toggles) = (LogLimit::default(), LogLimit::default());
-        let (binding, owners) = (Arc::new(binding), Owners::default());
-        Self { auth, refusals, toggles, mode, binding, owners, logged_claims: Arc::default() }
+        let (owners, logged_claims) = (Owners::default(), LoggedClaims::default());
+        Self { auth, refusals, toggles, mode, binding, owners, logged_claims }
     }
 
     /// Checks the claims of an agent. Returns its ownership of the agent id if `mode` is `enforce`.
@@ -76,9 +75,8 @@ impl AgentGate {
                         metrics.agent_claims.count((*claim, action));
                     }
                 }
-                let unlogged = noted != Noted::Logged;
-                if let Some(suppressed) =
-                    unlogged.then(|| self.refusals.due("claims", peer.address.ip())).flatten()
+                if noted != Noted::Logged
+                    && let Some(suppressed) = self.refusals.due("claims", peer.address.ip())
                 {
                     self.logged_claims.set_logged(&metadata.agent_id);
                     tracing::warn!(

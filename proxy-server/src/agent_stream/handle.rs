@@ -2,10 +2,8 @@
 
 use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr};
-use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll};
 use std::time::SystemTime;
 
 use driver::{LiveConnection, LocalIo, SharedTraffic};
@@ -27,23 +25,19 @@ pub(crate) enum Command {
         trace: Option<TraceContext>,
         reply: oneshot::Sender<DialReply>,
     },
-    CancelDial {
-        token: u64,
-    },
-    Attach {
-        key: ConnKey,
-        local: Box<dyn LocalIo>,
-    },
-    Abandon {
-        key: ConnKey,
-    },
+    /// The dial is not wanted any more.
+    CancelDial { token: u64 },
+    /// The frontend's end of a connection.
+    Attach { key: ConnKey, local: Box<dyn LocalIo> },
+    /// The connection is not wanted any more.
+    Abandon { key: ConnKey },
+    /// The agent has opened another stream: pings it on this one, which ends if it is half-open.
     Supersede,
-    Report {
-        skip: usize,
-        limit: usize,
-        reply: oneshot::Sender<Vec<LiveConnection>>,
-    },
+    /// A request for at most `limit` connections after the first `skip` ones.
+    Report { skip: usize, limit: usize, reply: oneshot::Sender<Vec<LiveConnection>> },
+    /// Dials wait on another lane: pings the agent on this one, too.
     Probe,
+    /// Ends the stream in order: status OK, no GOAWAY (on a GOAWAY a Go agent drops every connection).
     Finish,
 }
 
@@ -58,7 +52,7 @@ pub(crate) type Commands = mpsc::UnboundedReceiver<Box<Command>>;
 /// The command queue has no limit of its own: each dial first takes a slot of the server's limits.
 #[derive(Debug, Clone)]
 pub struct LinkHandle {
-    commands: mpsc::UnboundedSender<Box<Command>>,
+    pub(crate) commands: mpsc::UnboundedSender<Box<Command>>,
     tokens: Arc<AtomicU64>,
     /// The agent's address.
     pub(crate) address: IpAddr,
@@ -100,23 +94,21 @@ impl LinkHandle {
     }
 
     /// Does nothing if the link's task has gone.
-    fn send(&self, command: Command) {
+    pub(super) fn send(&self, command: Command) {
         let _ = self.commands.send(Box::new(command));
     }
 
-    /// Sends a DIAL_REQ on this link. A native agent is told the trace.
-    pub fn dial(&self, protocol: String, address: String, trace: Option<TraceContext>) -> PendingDial {
+    /// Sends a DIAL_REQ on this link. A native agent is told the trace. Dropping the future cancels the dial at the agent.
+    pub async fn dial(&self, protocol: String, address: String, trace: Option<TraceContext>) -> DialReply {
         let trace = trace.filter(|_| self.traces);
         let token = self.tokens.fetch_add(1, Ordering::Relaxed);
         let (reply, answer) = oneshot::channel();
         // If the link's task has gone, `reply` is dropped with the command, and the dial returns `LinkLost`.
         self.send(Command::Dial { token, protocol, address, trace, reply });
-        PendingDial { token, answer, commands: Some(self.commands.clone()) }
-    }
-
-    /// The agent has opened another stream: pings it on this one, which ends if it is half-open.
-    pub fn supersede(&self) {
-        self.send(Command::Supersede);
+        let mut cancel = CancelOnDrop { handle: self, token: Some(token) };
+        let answer = answer.await;
+        cancel.token = None;
+        answer.unwrap_or(Err(DialFailure::LinkLost))
     }
 
     /// The same agent has opened another stream and then had `live`: ends this one if the agent has lost it. The party must be the
@@ -140,45 +132,18 @@ impl LinkHandle {
         self.send(Command::Report { skip, limit, reply });
         async { answer.await.unwrap_or_default() }
     }
-
-    /// Dials wait on another lane: pings the agent on this one, too. If the agent's program stands still, no lane answers.
-    pub(crate) fn probe(&self) {
-        self.send(Command::Probe);
-    }
-
-    /// Ends the stream in order: status OK, no GOAWAY (on a GOAWAY a Go agent drops every connection).
-    pub fn finish(&self) {
-        self.send(Command::Finish);
-    }
-
-    /// The channel on which the link's connections send their commands.
-    pub(crate) fn commands(&self) -> &mpsc::UnboundedSender<Box<Command>> {
-        &self.commands
-    }
 }
 
-/// A pending dial. Dropping it cancels the dial at the agent.
-#[derive(Debug)]
-pub struct PendingDial {
-    token: u64,
-    answer: oneshot::Receiver<DialReply>,
-    commands: Option<mpsc::UnboundedSender<Box<Command>>>,
+/// Cancels a dial that has no answer yet when it is dropped.
+struct CancelOnDrop<'a> {
+    handle: &'a LinkHandle,
+    token: Option<u64>,
 }
 
-impl Future for PendingDial {
-    type Output = DialReply;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let answer = std::task::ready!(Pin::new(&mut self.answer).poll(cx));
-        self.commands = None;
-        Poll::Ready(answer.unwrap_or(Err(DialFailure::LinkLost)))
-    }
-}
-
-impl Drop for PendingDial {
+impl Drop for CancelOnDrop<'_> {
     fn drop(&mut self) {
-        if let Some(commands) = self.commands.take() {
-            let _ = commands.send(Box::new(Command::CancelDial { token: self.token }));
+        if let Some(token) = self.token {
+            self.handle.send(Command::CancelDial { token });
         }
     }
 }

@@ -1,19 +1,24 @@
 //! The server's part of an agent stream's driver: dials on behalf of frontends.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use driver::{Conns, LinkHandler};
+use grpc::KeepaliveHandle;
 use mux::{CloseReason, ConnKey, ConnectId, DialError, Server, Time};
+use serve::logs::{LogLimit, Peer};
 use tokio::sync::mpsc::WeakUnboundedSender;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::handle::{Command, Commands, DialReply, LinkHandle, OpenConnection};
-use super::observer::{Established, Observer};
-use super::packet_probe::PacketProbe;
+use super::packet_probe::{Finding, PacketProbe};
 use super::wait_timer::WaitTimer;
+use crate::auth::Owned;
+use crate::backends::{LaneGuard, Registration};
 use crate::dial::DialFailure;
-use crate::metrics::ClosedReason;
+use crate::metrics::{ClosedReason, EstablishedGuard, Metrics};
 use crate::server_count::ServerCount;
 
 /// With each of how many such pings a Go agent's packet loop is probed, too: it logs each probe.
@@ -35,45 +40,58 @@ pub(crate) struct ServerLinkHandler {
     back: WeakUnboundedSender<Box<Command>>,
     by_token: HashMap<u64, ConnKey>,
     dials: HashMap<ConnKey, PendingReply>,
-    established: HashMap<ConnKey, Established>,
-    observer: Observer,
+    /// Counts each connection at the server and at its lane.
+    established: HashMap<ConnKey, (EstablishedGuard, Option<LaneGuard>)>,
+    keepalive: Arc<KeepaliveHandle>,
+    agent_id: Arc<str>,
+    /// The stream's entry among the backends, until the stream is lost, and its share in the agent id.
+    registration: Option<Registration<LinkHandle>>,
+    owned: Option<Owned>,
+    metrics: Metrics,
+    logs: LogLimit,
     wait_timer: WaitTimer,
     /// Pings since the last moment without pending dials.
     pings: u32,
-    native: bool,
     packet_probe: PacketProbe,
+    /// The agent's packet loop does not answer.
+    stuck: bool,
     stopping: bool,
-    lost: bool,
 }
 
 impl ServerLinkHandler {
     /// `servers`: for a native agent, which is probed regularly and told the number of servers.
-    pub(crate) fn new(
-        commands: Commands,
-        handle: &LinkHandle,
+    pub(super) fn new(
+        (handle, commands): (&LinkHandle, Commands),
+        keepalive: Arc<KeepaliveHandle>,
         servers: Option<ServerCount>,
-        observer: Observer,
+        agent_id: Arc<str>,
+        (registration, owned): (Registration<LinkHandle>, Option<Owned>),
+        (metrics, logs): (Metrics, LogLimit),
     ) -> Self {
         ServerLinkHandler {
             commands,
-            back: handle.commands().downgrade(),
+            back: handle.commands.downgrade(),
             by_token: HashMap::new(),
             dials: HashMap::new(),
             established: HashMap::new(),
-            observer,
+            keepalive,
+            agent_id,
+            registration: Some(registration),
+            owned,
+            metrics,
+            logs,
             wait_timer: WaitTimer::default(),
             pings: 0,
-            native: servers.is_some(),
             packet_probe: PacketProbe::new(servers),
+            stuck: false,
             stopping: false,
-            lost: false,
         }
     }
 
     fn carry_out(&mut self, conns: &mut Conns<Server>, now: Time, command: Command) {
         match command {
             Command::Dial { token, protocol, address, trace, reply } => {
-                if self.lost {
+                if self.registration.is_none() {
                     let _ = reply.send(Err(DialFailure::LinkLost));
                     return;
                 }
@@ -99,34 +117,59 @@ impl ServerLinkHandler {
                 conns.link().abandon(now, key);
                 conns.discard(key);
             }
-            Command::Supersede => self.observer.supersede(),
+            Command::Supersede => {
+                self.keepalive.probe();
+                self.keepalive.supersede();
+            }
             Command::Report { skip, limit, reply } => {
                 let _ = reply.send(conns.live(now, skip, limit));
             }
-            Command::Probe => self.observer.keepalive.probe(),
+            Command::Probe => self.keepalive.probe(),
             Command::Finish => self.stopping = true,
         }
     }
 
     /// Pings and probes the agent while dials are pending, and probes its packet loop when it is time.
     fn poll_probe(&mut self, cx: &mut Context<'_>, conns: &mut Conns<Server>) {
-        if self.lost {
-            return;
-        }
+        let Some(registration) = &self.registration else { return };
         if self.dials.is_empty() {
             self.pings = 0;
         }
         if self.wait_timer.poll_due(cx, !self.dials.is_empty()) {
-            self.observer.keepalive.probe();
-            self.observer.probe_lanes();
+            self.keepalive.probe();
+            // If the agent's program stands still, no lane answers.
+            let lanes = registration.manager.lanes(registration.id);
+            lanes.iter().for_each(|lane| lane.send(Command::Probe));
             self.pings += 1;
-            if self.native || self.pings.is_multiple_of(PINGS_BEFORE_PROBE) {
+            if self.packet_probe.servers.is_some() || self.pings.is_multiple_of(PINGS_BEFORE_PROBE) {
                 self.packet_probe.ask(conns);
             }
         }
         if let Some(finding) = self.packet_probe.poll(cx, conns) {
-            self.observer.probed(finding);
+            self.probed(finding);
         }
+    }
+
+    /// A probe of the agent's packet loop was answered, or not in time.
+    fn probed(&mut self, finding: Finding) {
+        let Some(registration) = &self.registration else { return };
+        let agent_id = Peer(&self.agent_id);
+        let stuck = finding == Finding::Stuck;
+        if let Finding::Answered(took) = finding {
+            registration.stats.sample(Instant::now(), took);
+        }
+        if std::mem::replace(&mut self.stuck, stuck) == stuck {
+            return;
+        }
+        let cause = if stuck { "stuck" } else { "unstuck" };
+        match self.logs.due_for(cause, &self.agent_id) {
+            Some(suppressed) if stuck => {
+                tracing::warn!(agentID = %agent_id, suppressed, "packet unanswered, dials go to other agents");
+            }
+            Some(suppressed) => tracing::info!(agentID = %agent_id, suppressed, "packets answered again"),
+            None => {}
+        }
+        registration.manager.set_stuck(registration.id, stuck);
     }
 
     fn count_end(&mut self, key: ConnKey, reason: ClosedReason) {
@@ -164,7 +207,8 @@ impl LinkHandler<Server> for ServerLinkHandler {
             conns.discard(key);
             return;
         };
-        self.established.insert(key, self.observer.established());
+        let lane = self.registration.as_ref().map(|registration| registration.lane.enter());
+        self.established.insert(key, (self.metrics.established.enter(), lane));
         conns.set_target(key, &target);
         // If the dial was dropped meanwhile, `send` returns the connection, and dropping it closes the connection.
         drop(reply.send(Ok(OpenConnection::new(key, id, back))));
@@ -181,7 +225,14 @@ impl LinkHandler<Server> for ServerLinkHandler {
     }
 
     fn draining(&mut self) {
-        self.observer.draining();
+        let Some(registration) = &self.registration else { return };
+        let agent_id = Peer(&self.agent_id);
+        tracing::info!(target: "v2", agentID = %agent_id, "agent is draining");
+        registration.manager.set_draining(registration.id);
+        tracing::info!(
+            target: "v2", agentID = %agent_id,
+            "marked backend as draining, will not route new requests to this agent"
+        );
     }
 
     fn probe_wanted(&mut self, conns: &mut Conns<Server>) {
@@ -190,12 +241,19 @@ impl LinkHandler<Server> for ServerLinkHandler {
 
     fn probe_answered(&mut self) {
         if let Some(finding) = self.packet_probe.answered() {
-            self.observer.probed(finding);
+            self.probed(finding);
         }
     }
 
     fn lost(&mut self) {
-        self.lost = true;
-        self.observer.lost(self.established.len());
+        let established = self.established.len();
+        if established > 0 {
+            tracing::info!(
+                target: "v2", count = established, agentID = %Peer(&self.agent_id),
+                "Close established connections to agent"
+            );
+        }
+        // The agent is no backend while its last bytes are flushed: it may already be connected to another server.
+        (self.registration, self.owned) = (None, None);
     }
 }

@@ -1,6 +1,5 @@
 //! The agent port: from a TCP connection to its agent streams.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use grpc::{ConnectionError, Keepalive, KeepaliveFlags, Request, ServerSettings, serve_connection};
@@ -17,62 +16,40 @@ use super::slot::{AgentSlot, AgentSlots};
 use crate::accept;
 use crate::auth::AgentPeer;
 use crate::limits::{agent_connections_within, unauthenticated_within};
-use crate::metrics::{Metrics, Port, UnauthenticatedCloseReason};
+use crate::metrics::{Port, UnauthenticatedCloseReason};
 use crate::unauthenticated::{Arrived, ConnectionSet, Handshakes};
 
 /// The agent port: bound, not yet accepting.
 pub struct AgentListener {
-    listener: TcpListener,
-    tls: ServerTls,
-    service: Arc<AgentService>,
-    settings: ServerSettings,
-    agents: Arc<AgentSlots>,
-    unauthenticated: ConnectionSet,
+    /// Was bound on `handshakes`.
+    pub listener: TcpListener,
+    /// The runtime of the TLS handshakes.
+    pub handshakes: Handle,
+    /// Certificate, key and authorities.
+    pub tls: ServerTls,
+    /// Serves the streams.
+    pub service: Arc<AgentService>,
 }
 
 impl AgentListener {
-    /// A listener that was bound on the runtime of the TLS handshakes. `keepalive`: the pings before a stream is accepted.
-    pub fn new(
-        listener: TcpListener,
-        tls: ServerTls,
-        service: AgentService,
-        keepalive: KeepaliveFlags,
-        metrics: Metrics,
-    ) -> Self {
-        let mut settings = ServerSettings::for_agents();
-        settings.keepalive = Keepalive { timeout: keepalive.timeout, ..keepalive.to_agent() };
-        let descriptors = descriptor_limit();
-        let agents = AgentSlots::new(agent_connections_within(descriptors));
-        let unauthenticated = ConnectionSet::new(Port::Agent, unauthenticated_within(descriptors), metrics);
-        AgentListener { listener, tls, service: Arc::new(service), settings, agents, unauthenticated }
-    }
-
-    /// The address on which it listens.
-    ///
-    /// # Errors
-    /// The kernel's; a listening socket has an address.
-    pub fn address(&self) -> std::io::Result<SocketAddr> {
-        self.listener.local_addr()
-    }
-
-    /// Accepts agents until `stop`, then waits for the accepted connections to end. TLS handshakes run on `handshakes`.
+    /// Accepts agents until `stop`, then waits for the accepted connections to end.
     /// Dropping the future ends the connections.
-    pub async fn serve(self, handshakes: Handle, stop: CancellationToken) {
+    pub async fn serve(self, stop: CancellationToken) {
         let name = self.listener.local_addr().map_or_else(|_| "agent port".to_owned(), |at| at.to_string());
         tracing::info!(target: "v0", port = "agent", address = name, "Listening");
-        let settings = Arc::new(self.settings);
-        let (tls, unauthenticated) = (self.tls, self.unauthenticated);
-        let arriving = Handshakes::start(
-            &handshakes,
-            self.listener,
-            name.clone(),
-            tls,
-            unauthenticated,
-            Priority::Agent,
-        );
+        let Self { listener, handshakes, tls, service } = self;
+        let mut settings = ServerSettings::for_agents();
+        let KeepaliveFlags { timeout, .. } = service.keepalive;
+        // The pings before a stream is accepted.
+        settings.keepalive = Keepalive { timeout, ..service.keepalive.to_agent() };
+        let (settings, descriptors) = (Arc::new(settings), descriptor_limit());
+        let agents = AgentSlots::new(agent_connections_within(descriptors));
+        let unauthenticated = unauthenticated_within(descriptors);
+        let unauthenticated = ConnectionSet::new(Port::Agent, unauthenticated, service.metrics.clone());
+        let arriving =
+            Handshakes::start(&handshakes, listener, name.clone(), tls, unauthenticated, Priority::Agent);
         let serve = |arrived: Arrived| {
-            let (agents, settings) = (Arc::clone(&self.agents), Arc::clone(&settings));
-            serve(arrived, agents, settings, Arc::clone(&self.service))
+            serve(arrived, Arc::clone(&agents), Arc::clone(&settings), Arc::clone(&service))
         };
         accept::each(AcceptLoop::new(arriving, name), &stop, serve, report).await;
     }
@@ -118,7 +95,7 @@ async fn serve(
     };
     let served = tokio::select! {
         served = serve_connection(Gathering::new(io), &settings, on_stream) => served,
-        () = slot.evicted() => return,
+        () = slot.evicted.cancelled() => return,
     };
     match served {
         Ok(()) => tracing::trace!(%peer, "agent connection ended"),

@@ -18,6 +18,7 @@ pub(crate) struct LinkMeter {
     metrics: Metrics,
     from_agent: PacketMeter,
     to_agent: PacketMeter,
+    /// This stream's part of the server's queued bytes, and of the agent's waiting bytes.
     queued: Held,
     paused: Option<LiveGuard>,
     agent_id: Arc<str>,
@@ -25,8 +26,6 @@ pub(crate) struct LinkMeter {
     lane: LaneTraffic,
     /// The numbers of bulk and of small connections that the lane was told.
     connections: (usize, usize),
-    /// This stream's part of the agent's waiting bytes.
-    waiting: usize,
     traffic: SharedTraffic,
     /// A full stream pauses many times a second.
     logs: LogLimit,
@@ -49,7 +48,6 @@ impl LinkMeter {
             stats: registration.stats.clone(),
             lane: registration.lane.clone(),
             connections: (0, 0),
-            waiting: 0,
             traffic,
             logs: LogLimit::default(),
         }
@@ -58,7 +56,7 @@ impl LinkMeter {
 
 impl Drop for LinkMeter {
     fn drop(&mut self) {
-        self.stats.waiting_changed(self.waiting, 0);
+        driver::Meter::queued(self, 0);
     }
 }
 
@@ -84,8 +82,7 @@ impl driver::Meter for LinkMeter {
     }
 
     fn queued(&mut self, charged: usize) {
-        self.queued.set(charged);
-        self.stats.waiting_changed(std::mem::replace(&mut self.waiting, charged), charged);
+        self.stats.waiting_changed(self.queued.set(charged), charged);
     }
 
     fn carries(&mut self, traffic: Traffic) {

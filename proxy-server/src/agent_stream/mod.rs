@@ -10,13 +10,13 @@ mod handle;
 mod handler;
 mod listen;
 mod meter;
-mod observer;
 mod packet_probe;
 mod slot;
 mod wait_timer;
+mod watch;
 
 pub(crate) use accept::AGENT_PATH;
-pub use accept::{AgentService, Lifetimes, LinkFlow};
+pub use accept::{AgentService, Lifetimes};
 pub use gate::{AgentGate, IdentityBinding};
 pub(crate) use handle::LinkFacts;
 pub use handle::{LinkHandle, OpenConnection};

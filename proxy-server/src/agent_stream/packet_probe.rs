@@ -28,7 +28,7 @@ pub(super) enum Finding {
 #[derive(Debug)]
 pub(super) struct PacketProbe {
     /// A native agent is probed also while no dial waits, and each probe tells it this number.
-    servers: Option<ServerCount>,
+    pub(super) servers: Option<ServerCount>,
     sent: Option<Instant>,
     /// When to probe or, with a probe under way, when the agent is stuck; `None`: never.
     due: Option<Instant>,

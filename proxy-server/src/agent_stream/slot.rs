@@ -14,7 +14,8 @@ use crate::unauthenticated::Slot;
 pub(super) struct AgentSlot {
     /// Slots of admitted agents.
     agents: Arc<AgentSlots>,
-    evicted: CancellationToken,
+    /// Canceled when the connection is evicted for a new one; never for an admitted agent.
+    pub(super) evicted: CancellationToken,
     holds: Mutex<Holds>,
 }
 
@@ -67,11 +68,6 @@ impl AgentSlot {
         self.agents.free.available_permits() >= self.agents.most.div_ceil(2)
     }
 
-    /// Returns when the connection is evicted for a new one; never for an admitted agent.
-    pub(super) async fn evicted(&self) {
-        self.evicted.cancelled().await;
-    }
-
     /// Counts the close of the connection, unless it belongs to an admitted agent.
     pub(super) fn closed(&self, reason: UnauthenticatedCloseReason, error: &dyn std::fmt::Display) {
         if let Holds::Unauthenticated(slot) = &*self.holds.lock() {
@@ -100,7 +96,7 @@ mod tests {
         assert!(!agent.evicted.is_cancelled(), "it has no slot that could be taken");
         assert!(!second.admit(), "the agents' slots are taken");
         let third = slot(3);
-        second.evicted().await;
+        second.evicted.cancelled().await;
         drop(agent);
         assert!(third.admit());
     }

@@ -18,7 +18,7 @@ pub struct Config {
     /// Where kube-apiserver connects: different addresses, at least one.
     pub frontends: Vec<FrontendConfig>,
     /// Where agents connect.
-    pub agent_listener: AgentListener,
+    pub agent_listener: TlsListener,
     /// Pings to an agent; [`KeepaliveFlags::time`] is at least 1 s.
     pub keepalive: KeepaliveFlags,
     /// Authentication of agents by service account tokens.
@@ -66,7 +66,7 @@ impl fmt::Display for FrontendConfig {
         let protocol = self.protocol.name();
         match &self.listener {
             FrontendListener::Unix { path, .. } => write!(f, "{protocol}+unix:{}", path.display()),
-            FrontendListener::Tcp { bind: Bind { host, port }, .. } => match host.text() {
+            FrontendListener::Tcp(TlsListener { bind: Bind { host, port }, .. }) => match host.text() {
                 "" => write!(f, "{protocol}+tcp:{port}"),
                 host => write!(f, "{protocol}+tcp:{}", Joined(host, *port)),
             },
@@ -85,28 +85,19 @@ pub enum FrontendListener {
         delete_existing: bool,
     },
     /// A TLS port that requires client certificates.
-    Tcp {
-        /// Host and port.
-        bind: Bind,
-        /// Our certificate chain, PEM.
-        cert: PathBuf,
-        /// Its key, PEM.
-        key: PathBuf,
-        /// Certificate authorities for client certificates, PEM.
-        ca: PathBuf,
-    },
+    Tcp(TlsListener),
 }
 
-/// Where agents connect: always TLS.
+/// A port with TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AgentListener {
+pub struct TlsListener {
     /// Host and port.
     pub bind: Bind,
     /// Our certificate chain, PEM.
     pub cert: PathBuf,
     /// Its key, PEM.
     pub key: PathBuf,
-    /// Certificate authorities for agent certificates, PEM. `None`: the server requests no client certificate.
+    /// Certificate authorities for client certificates, PEM. `None`: the server requests no client certificate.
     pub client_ca: Option<PathBuf>,
 }
 

@@ -7,7 +7,7 @@ use net::host_port::split;
 use net::listen::UnixSocket;
 
 use super::table::{FrontendFlags, MODES, port};
-use super::{FrontendConfig, FrontendListener};
+use super::{FrontendConfig, FrontendListener, TlsListener};
 
 /// The flags that `--frontend` replaces, and the fix.
 const REPLACED: [(&str, &str); 4] = [
@@ -76,7 +76,7 @@ fn entry(text: &str, flags: &FrontendFlags) -> Result<FrontendConfig, FlagError>
             let ((cert, key), ca) = tls.ok_or_else(|| {
                 refused("a port has TLS: give --server-cert, --server-key and --server-ca-cert")
             })?;
-            FrontendListener::Tcp { bind, cert, key, ca }
+            FrontendListener::Tcp(TlsListener { bind, cert, key, client_ca: Some(ca) })
         }
         _ => return Err(refused("the transport must be unix or tcp")),
     };
@@ -98,7 +98,8 @@ fn overlap(one: &FrontendListener, other: &FrontendListener) -> bool {
         (FrontendListener::Unix { path: one, .. }, FrontendListener::Unix { path: other, .. }) => {
             one == other
         }
-        (FrontendListener::Tcp { bind: one, .. }, FrontendListener::Tcp { bind: other, .. }) => {
+        (FrontendListener::Tcp(one), FrontendListener::Tcp(other)) => {
+            let (one, other) = (&one.bind, &other.bind);
             let hosts = one.host == other.host || one.host.is_all() || other.host.is_all();
             one.port == other.port && hosts
         }
@@ -158,7 +159,7 @@ fn tcp(flags: &FrontendFlags) -> Result<FrontendListener, FlagError> {
         fix: "give --server-cert and --server-key, or --uds-name and --server-port=0",
     })?;
     let bind = Bind { host: flags.server_bind_address.clone(), port };
-    Ok(FrontendListener::Tcp { bind, cert, key, ca })
+    Ok(FrontendListener::Tcp(TlsListener { bind, cert, key, client_ca: Some(ca) }))
 }
 
 /// The certificate with its key, and the authorities of clients' certificates, if given.

@@ -21,7 +21,7 @@ use grpc::KeepaliveFlags;
 use net::tls::{Accepted, TlsVersion};
 use uuid::Uuid;
 
-pub use config::{AgentListener, Config, FrontendConfig, FrontendListener, TokenAuth};
+pub use config::{Config, FrontendConfig, FrontendListener, TlsListener, TokenAuth};
 use table::{AccessFlags, AgentFlags, FrontendFlags, KubeFlags, PortFlags, ReplicaFlags};
 
 use crate::agent_stream::IdentityBinding;
@@ -133,7 +133,7 @@ fn useless(config: &Config) -> Vec<String> {
     flags::without_effect(&config.changed_flags, &flags)
 }
 
-fn agent_listener(flags: &AgentFlags) -> Result<AgentListener, FlagError> {
+fn agent_listener(flags: &AgentFlags) -> Result<TlsListener, FlagError> {
     let (cert, key) = (flags.cluster_cert.clone(), flags.cluster_key.clone());
     let pair = pair(("cluster-cert", cert), ("cluster-key", key))?;
     let (cert, key) = pair.ok_or(FlagError::Empty {
@@ -141,7 +141,7 @@ fn agent_listener(flags: &AgentFlags) -> Result<AgentListener, FlagError> {
         fix: "give --cluster-cert and --cluster-key, agents connect with TLS only",
     })?;
     let bind = Bind { host: flags.agent_bind_address.clone(), port: flags.agent_port };
-    Ok(AgentListener { bind, cert, key, client_ca: flags.cluster_ca_cert.clone() })
+    Ok(TlsListener { bind, cert, key, client_ca: flags.cluster_ca_cert.clone() })
 }
 
 /// Adds the warnings about the flag's value.

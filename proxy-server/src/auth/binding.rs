@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn without_an_identity_claims_are_not_checked() {
-        assert!(unfounded(&Identity::anonymous(), &[], "x", "host=y&default-route=true").is_empty());
+        assert!(unfounded(&Identity::default(), &[], "x", "host=y&default-route=true").is_empty());
     }
 
     #[test]

@@ -104,7 +104,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn verdicts_end_and_garbage_evicts_no_yes() {
         let mut cache = Cache::default();
-        let who = Arc::new(Identity::anonymous());
+        let who = Arc::new(Identity::default());
         cache.put(key("long"), Ok(Arc::clone(&who)), Some(Duration::from_secs(3_600)));
         cache.put(key("short"), Ok(Arc::clone(&who)), Some(Duration::from_secs(20)));
         cache.put(key("over"), Ok(who), Some(Duration::ZERO));

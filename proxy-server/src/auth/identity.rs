@@ -15,7 +15,8 @@ const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
 const POD_NAME: &str = "authentication.kubernetes.io/pod-name";
 const POD_UID: &str = "authentication.kubernetes.io/pod-uid";
 
-/// Names and addresses that a certificate authority or the API server attests.
+/// Names and addresses that a certificate authority or the API server attests; by default none, of an agent that was not
+/// authenticated.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Identity {
     /// All names that the agent may use as its id.
@@ -38,11 +39,6 @@ enum Source {
 }
 
 impl Identity {
-    /// The identity of an agent that was not authenticated.
-    pub fn anonymous() -> Self {
-        Self::default()
-    }
-
     /// The identity of a certificate: its common name (for a kubelet also without `system:node:`), DNS names, URIs and
     /// addresses.
     pub fn of_certificate(certificate: &PeerIdentity) -> Self {

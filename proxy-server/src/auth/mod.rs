@@ -10,7 +10,6 @@ mod bearer;
 mod binding;
 mod cache;
 mod identity;
-mod judge;
 mod names;
 mod owners;
 mod reviewer;
@@ -27,10 +26,11 @@ use tokio::sync::Semaphore;
 
 pub use binding::{Binding, Claim, Claims};
 pub use identity::Identity;
-pub use judge::{Doubt, ReviewOutcome};
 pub use names::AllowedNames;
 pub use owners::{Owned, Owners};
-pub use reviewer::{Review, Reviewer, api_review};
+pub use reviewer::{Doubt, Review, ReviewOutcome, Reviewer, api_review};
+
+use crate::metrics::RefusedConnect;
 
 /// Pause before the next review of an open stream's token after a failed one. Longer than a refusal is cached.
 const REVIEW_AGAIN: Duration = Duration::from_secs(10);
@@ -54,9 +54,10 @@ pub struct AgentPeer {
 }
 
 /// Why a Connect is refused: a gRPC status, and a text that the agent logs.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text}")]
+#[derive(Debug)]
 pub struct Refused {
+    /// The reason in metrics.
+    pub reason: RefusedConnect,
     /// The status. Go always answers with `Unknown`.
     pub code: Code,
     /// Go's text, if Go has one.
@@ -64,8 +65,17 @@ pub struct Refused {
 }
 
 impl Refused {
+    /// A refusal with all of its parts.
+    pub fn new(reason: RefusedConnect, code: Code, text: impl Into<String>) -> Self {
+        Self { reason, code, text: text.into() }
+    }
+
+    fn unauthenticated(code: Code, text: impl Into<String>) -> Self {
+        Self::new(RefusedConnect::Authentication, code, text)
+    }
+
     fn unknown(text: impl Into<String>) -> Self {
-        Self { code: Code::Unknown, text: text.into() }
+        Self::unauthenticated(Code::Unknown, text)
     }
 }
 
@@ -105,12 +115,12 @@ impl AgentAuth {
     pub async fn admit(&self, metadata: &mut HeaderMap, peer: &AgentPeer) -> Result<Admitted, Refused> {
         let shown = bearer::take(metadata);
         match self {
-            AgentAuth::Anonymous => Ok(Admitted { identity: Arc::new(Identity::anonymous()), recheck: None }),
+            AgentAuth::Anonymous => Ok(Admitted { identity: Arc::default(), recheck: None }),
             AgentAuth::Certificate(names) => {
                 let certificate = peer.certificate.clone().unwrap_or_default();
                 if !names.allow(&certificate) {
                     let text = "the agent's certificate has no allowed name";
-                    return Err(Refused { code: Code::PermissionDenied, text: text.into() });
+                    return Err(Refused::unauthenticated(Code::PermissionDenied, text));
                 }
                 Ok(Admitted { identity: Arc::new(Identity::of_certificate(&certificate)), recheck: None })
             }
@@ -136,7 +146,7 @@ impl AgentAuth {
 fn unavailable(why: &str) -> Refused {
     let text =
         format!("Failed to validate authentication token, err:Failed to authenticate request. err:{why}");
-    Refused { code: Code::Unavailable, text }
+    Refused::unauthenticated(Code::Unavailable, text)
 }
 
 impl Recheck {

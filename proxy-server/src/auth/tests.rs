@@ -86,7 +86,7 @@ async fn admit(auth: &AgentAuth, values: &[&str]) -> Result<Admitted, Refused> {
 }
 
 async fn refusal(auth: &AgentAuth, values: &[&str]) -> (Code, String) {
-    let Refused { code, text } = admit(auth, values).await.unwrap_err();
+    let Refused { code, text, .. } = admit(auth, values).await.unwrap_err();
     (code, text)
 }
 

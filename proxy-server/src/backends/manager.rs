@@ -326,7 +326,8 @@ impl<L> Link<L> {
 /// A stream's entry in the tables. Dropping it removes exactly this stream, even if others share its agent id or hosts.
 #[must_use = "dropping the registration removes the stream"]
 pub struct Registration<L: Clone> {
-    manager: BackendManager<L>,
+    /// The tables that have the entry.
+    pub manager: BackendManager<L>,
     /// The stream's id.
     pub id: LinkId,
     /// The state that the streams of the agent share.

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::load::Load;
 use super::outlier::{Change, Outlier};
-use crate::limits::Budget;
+use crate::limits::{Budget, MAX_CONNECTIONS_PER_AGENT, MAX_PENDING_DIALS_PER_AGENT};
 
 /// The limits of an agent, its expected dial time and its ejections. Cheap to clone; clones share the state.
 #[derive(Debug, Clone)]
@@ -34,7 +34,7 @@ impl AgentStats {
     pub(super) fn new(now: Instant) -> Self {
         let state = Mutex::new((Load::new(now), Outlier::new(now)));
         Self(Arc::new(Inner {
-            budget: Budget::of_agent(),
+            budget: Budget::new(MAX_PENDING_DIALS_PER_AGENT, MAX_CONNECTIONS_PER_AGENT),
             since: now,
             state,
             waiting: AtomicUsize::new(0),

@@ -7,14 +7,15 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use flags::GoDuration;
 use net::listen::{BindError, Reach, UnixSocket, bind_tcp, descriptor_limit};
-use net::tls::ServerTls;
+use net::tls::{ALPN_H2, ALPN_HTTP1, ServerTls};
 use serve::logs::chain;
 use serve::statusz::Facts;
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::args::{self, Config, FrontendConfig};
+use super::{FRONTEND, load_tls};
+use crate::args::{self, Config, FrontendConfig, TlsListener};
 use crate::auth::AllowedNames;
 use crate::frontend::{self, FrontendListener, Protocol, TlsPort, serve_frontend};
 use crate::limits::unauthenticated_within;
@@ -55,16 +56,22 @@ impl Frontend {
     ) -> Result<Vec<Self>> {
         let several = config.frontends.len() > 1;
         let is_port =
-            |frontend: &&FrontendConfig| matches!(frontend.listener, args::FrontendListener::Tcp { .. });
+            |frontend: &&FrontendConfig| matches!(frontend.listener, args::FrontendListener::Tcp(_));
         let ports = config.frontends.iter().filter(is_port).count();
         let unauthenticated = (unauthenticated_within(descriptor_limit()) / ports.max(1)).max(1);
         let frontends = config.frontends.iter().zip(readiness.listening());
         let unbound = |(frontend, reach): (&FrontendConfig, _)| {
-            let name = several.then(|| FrontendName::new(frontend.to_string()));
+            let name = several.then(|| FrontendName(frontend.to_string().leak()));
             if let Some(name) = name {
                 service.metrics.frontend_connections.show(name);
             }
-            let tls = super::frontend_tls(config, frontend, &service.metrics)?;
+            let alpn = if frontend.protocol == Protocol::Grpc { ALPN_H2 } else { ALPN_HTTP1 };
+            let tls = match &frontend.listener {
+                args::FrontendListener::Unix { .. } => None,
+                args::FrontendListener::Tcp(listener) => {
+                    Some(load_tls(config, &service.metrics, FRONTEND, listener, alpn)?)
+                }
+            };
             let names = AllowedNames::new(config.frontend.frontend_allowed_names.clone());
             let handshakes = handshakes.clone();
             Ok(Frontend {
@@ -75,7 +82,7 @@ impl Frontend {
                 flag: match &frontend.listener {
                     _ if config.changed_flags.iter().any(|(flag, _)| *flag == "frontend") => "--frontend",
                     args::FrontendListener::Unix { .. } => "--uds-name",
-                    args::FrontendListener::Tcp { .. } => "--server-port",
+                    args::FrontendListener::Tcp(_) => "--server-port",
                 },
                 shutting_down: Arc::clone(&readiness.shutting_down),
                 service: frontend::Frontend { name, ..service.clone() },
@@ -115,11 +122,11 @@ impl Frontend {
                 let socket = UnixSocket::bind(path, *delete_existing)?.reporting(self.reach.clone());
                 FrontendListener::Unix(socket.yielding(Arc::clone(&self.shutting_down)))
             }
-            (args::FrontendListener::Tcp { bind, .. }, Some(port)) => {
+            (args::FrontendListener::Tcp(TlsListener { bind, .. }), Some(port)) => {
                 let _on = port.handshakes.enter();
                 FrontendListener::Tls(bind_tcp(bind.host.text(), bind.port)?, port.clone())
             }
-            (args::FrontendListener::Tcp { .. }, None) => anyhow::bail!("a frontend's port has TLS"),
+            (args::FrontendListener::Tcp(_), None) => anyhow::bail!("a frontend's port has TLS"),
         };
         self.reach.set(None);
         let address = match &listener {
@@ -130,27 +137,19 @@ impl Frontend {
         Ok(listener)
     }
 
-    /// Serves the listener until `stop`; binds it first if necessary.
+    /// Serves the listener until `stop`; if necessary it first retries until it has bound it.
     pub(super) async fn serve(mut self, stop: CancellationToken) {
-        let listener = match self.bound.take() {
-            Some(listener) => listener,
-            None => tokio::select! {
-                listener = self.insist() => listener,
+        let listener = loop {
+            if let Some(listener) = self.bound.take() {
+                break listener;
+            }
+            tokio::select! {
+                () = sleep(BIND_AGAIN) => {}
                 () = stop.cancelled() => return,
-            },
+            }
+            self.bound = self.bind().inspect_err(|error| self.log_failure(error)).ok();
         };
         serve_frontend(self.config.protocol, listener, self.service, self.keepalive, stop).await;
-    }
-
-    /// Retries until binding succeeds.
-    async fn insist(&self) -> FrontendListener {
-        loop {
-            sleep(BIND_AGAIN).await;
-            match self.bind() {
-                Ok(listener) => return listener,
-                Err(error) => self.log_failure(&error),
-            }
-        }
     }
 
     /// Logs that the listener is not bound.

@@ -2,12 +2,11 @@
 
 use anyhow::{Context, Result};
 use cluster::{Client, Clock};
-use serve::http::OpsRuntime;
 
 use crate::agent_stream::AgentGate;
 use crate::args::Config;
 use crate::auth::{AgentAuth, AllowedNames, Binding, Reviewer, api_review};
-use crate::leases::{LeaseController, LeaseSettings};
+use crate::leases::LeaseSettings;
 use crate::metrics::{AgentAuthMode, Metrics};
 
 /// The Kubernetes API client, if tokens or leases need one.
@@ -52,7 +51,7 @@ pub(super) fn agent_gate(
             (AgentAuthMode::None, AgentAuth::Anonymous)
         }
     };
-    metrics.set_agent_auth_mode(mode);
+    metrics.agent_auth_mode.get_or_create(&mode).set(1);
     let access = &config.access;
     let binding = Binding {
         wide: access.default_route_allowed_names.clone(),
@@ -61,21 +60,10 @@ pub(super) fn agent_gate(
     Ok(AgentGate::new(auth, access.agent_identity_binding, binding))
 }
 
-/// The settings of the server's lease.
-pub(super) fn lease_settings(config: &Config) -> LeaseSettings {
-    let (namespace, labels) = (config.kube.lease_namespace.clone(), config.kube.lease_label.clone());
-    let mut settings = LeaseSettings::new(namespace, labels, config.replica.server_id.clone());
-    settings.advertise_address.clone_from(&config.kube.advertise_address);
-    settings
-}
-
-/// Starts the lease controller if it is enabled; it runs on the runtime of the health and admin ports.
-pub(super) fn leases(
-    config: &Config,
-    client: &Client,
-    metrics: &Metrics,
-    ops: &OpsRuntime,
-) -> Option<LeaseController> {
-    let start = || LeaseController::start(ops.handle(), client, lease_settings(config), metrics.clone());
-    config.kube.enable_lease_controller.then(start)
+/// The settings of the server's lease, if the lease controller is enabled.
+pub(super) fn lease_settings(config: &Config) -> Option<LeaseSettings> {
+    let (kube, id) = (&config.kube, config.replica.server_id.clone());
+    let (namespace, labels, address) = (&kube.lease_namespace, &kube.lease_label, &kube.advertise_address);
+    let settings = || LeaseSettings::new(namespace.clone(), labels.clone(), id, address.clone());
+    kube.enable_lease_controller.then(settings)
 }

@@ -93,13 +93,14 @@ pub struct Dialer {
     memory: MemoryLimiter,
     timeout: Duration,
     metrics: DialMetrics,
-    tracer: Tracer,
+    /// Traces the dials.
+    pub(crate) tracer: Tracer,
     /// Limits the lines about dials that a limit refused.
     logs: LogLimit,
-    /// The only agent that gets dials, if one was chosen.
-    only: Option<Arc<str>>,
+    /// The only agent that gets dials, without a retry and whatever the strategies say, if one was chosen.
+    pub(crate) only: Option<Arc<str>>,
     /// The failure of every dial, if its client is refused.
-    refusal: Option<DialFailure>,
+    pub(crate) refusal: Option<DialFailure>,
 }
 
 /// The choice of an agent, and a slot for a connection through it.
@@ -127,28 +128,6 @@ impl Dialer {
         let timeout = if timeout.is_zero() { DEFAULT_DIAL_TIMEOUT } else { timeout };
         let (tracer, logs) = (Tracer::default(), LogLimit::default());
         Self { backends, budget, memory, timeout, metrics, tracer, logs, only: None, refusal: None }
-    }
-
-    /// A dialer that dials through this agent and no other, whatever the strategies say, and never retries.
-    #[must_use]
-    pub fn through(&self, agent_id: &str) -> Self {
-        Self { only: Some(agent_id.into()), ..self.clone() }
-    }
-
-    /// A dialer for a client that is refused: every dial fails with `refusal`.
-    #[must_use]
-    pub fn refusing(&self, refusal: DialFailure) -> Self {
-        Self { refusal: Some(refusal), ..self.clone() }
-    }
-
-    /// The failure of every dial, if its client is refused.
-    pub fn refusal(&self) -> Option<&DialFailure> {
-        self.refusal.as_ref()
-    }
-
-    /// The same, with traces of dials.
-    pub fn traced(self, tracer: Tracer) -> Self {
-        Self { tracer, ..self }
     }
 
     /// Dials a target. Resolves within the timeout; dropping the future cancels the dial at the agent. `stages` is new.
@@ -302,7 +281,7 @@ impl Dialer {
         self.metrics.attempts.count(Attempt::of(&outcome));
         flight.stats.dialed(outcome.as_ref().err().map(ToString::to_string));
         let now = Instant::now();
-        stages.answer(now);
+        stages.answered = Some(now);
         span.end(outcome.as_ref().map(drop).map_err(|failure| failure as &dyn std::fmt::Display));
         if reached_endpoint(&outcome) {
             flight.reached(now);

@@ -79,36 +79,24 @@ impl DialFailure {
         matches!(self, DialFailure::Refused(text) if text.contains("connection refused"))
     }
 
-    /// The HTTP status of the HTTP CONNECT frontend's answer.
-    pub fn http_status(&self) -> &'static str {
-        match self {
-            DialFailure::NoAgent => "500 Internal Server Error",
-            DialFailure::Refused(text) => remote_status(text),
-            DialFailure::TimedOut | DialFailure::SendFailed => "504 Gateway Timeout",
-            DialFailure::LinkLost | DialFailure::Closed => "502 Bad Gateway",
-            DialFailure::Full | DialFailure::NoDescriptors | DialFailure::NoMemory => {
-                "503 Service Unavailable"
-            }
-        }
-    }
-
     /// The whole answer of the HTTP CONNECT frontend, which then closes the connection. The fields are in the order in which Go
     /// writes them, and the body has the line end that Go writes.
     pub fn http_response(&self) -> String {
-        const TEXT: &str = "Content-Type: text/plain; charset=utf-8\r\n";
-        let status = self.http_status();
-        let rest = match self {
-            DialFailure::NoAgent => {
-                format!("Content-Type: text/plain\r\n\r\ncurrently no tunnels available: {self}")
+        const TEXT: &str = "Content-Type: text/plain; charset=utf-8\r\n\r\n";
+        let not_sent = || format!("{TEXT}Failed to tunnel dial request: {self}\r\n");
+        let (status, rest) = match self {
+            DialFailure::NoAgent => (
+                "500 Internal Server Error",
+                format!("Content-Type: text/plain\r\n\r\ncurrently no tunnels available: {self}"),
+            ),
+            DialFailure::Refused(text) => (remote_status(text), format!("Connection: close\r\n{TEXT}{text}")),
+            DialFailure::TimedOut => {
+                ("504 Gateway Timeout", format!("{TEXT}Backend dial timeout: {self}\r\n"))
             }
-            DialFailure::Refused(text) => format!("Connection: close\r\n{TEXT}\r\n{text}"),
-            DialFailure::TimedOut => format!("{TEXT}\r\nBackend dial timeout: {self}\r\n"),
-            DialFailure::LinkLost | DialFailure::Closed => format!("{TEXT}\r\n{self}\r\n"),
-            DialFailure::SendFailed
-            | DialFailure::Full
-            | DialFailure::NoDescriptors
-            | DialFailure::NoMemory => {
-                format!("{TEXT}\r\nFailed to tunnel dial request: {self}\r\n")
+            DialFailure::SendFailed => ("504 Gateway Timeout", not_sent()),
+            DialFailure::LinkLost | DialFailure::Closed => ("502 Bad Gateway", format!("{TEXT}{self}\r\n")),
+            DialFailure::Full | DialFailure::NoDescriptors | DialFailure::NoMemory => {
+                ("503 Service Unavailable", not_sent())
             }
         };
         format!("HTTP/1.1 {status}\r\n{rest}")
@@ -219,7 +207,8 @@ mod tests {
             ("deadline has elapsed", "502"),
             ("", "502"),
         ] {
-            assert_eq!(&DialFailure::refused(text).http_status()[..3], status, "{text}");
+            let answer = DialFailure::refused(text).http_response();
+            assert_eq!(&answer["HTTP/1.1 ".len()..][..3], status, "{text}");
         }
     }
 

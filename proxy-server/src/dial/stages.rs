@@ -17,7 +17,7 @@ pub struct DialStages {
     /// When the last DIAL_REQ was sent.
     sent: Option<Instant>,
     /// When it was answered.
-    answered: Option<Instant>,
+    pub(super) answered: Option<Instant>,
     /// The span of the whole dial.
     pub span: OpenSpan,
 }
@@ -42,11 +42,6 @@ impl DialStages {
         self.attempts += 1;
         (self.sent, self.answered) = (Some(now), None);
         self.span.child("DIAL_REQ", Kind::Client)
-    }
-
-    /// The last DIAL_REQ is answered.
-    pub(super) fn answer(&mut self, now: Instant) {
-        self.answered = Some(now);
     }
 
     /// The time from the request to the last DIAL_REQ: the choice of an agent, the wait for a free slot, and earlier attempts.

@@ -209,7 +209,7 @@ impl Frontend {
             if stop.is_cancelled() {
                 return request.refuse(Code::Unavailable, "the proxy server is shutting down");
             }
-            if let Some(refusal) = self.dialer.refusal() {
+            if let Some(refusal) = &self.dialer.refusal {
                 return request.refuse(Code::ResourceExhausted, &refusal.to_string());
             }
             let Ok(permit) = Arc::clone(&self.streams).try_acquire_owned() else {
@@ -225,7 +225,7 @@ impl Frontend {
             }
         };
         let shutdown = async {
-            if self.draining.is_cancelled() || self.dialer.refusal().is_some() {
+            if self.draining.is_cancelled() || self.dialer.refusal.is_some() {
                 let _stopped = timeout(AGE_IN_DRAIN, stop.cancelled()).await;
             } else {
                 self.draining.cancelled().await;

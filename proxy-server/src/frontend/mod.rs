@@ -60,7 +60,7 @@ pub struct Frontend {
 impl Frontend {
     /// This frontend for one client. If the client's socket has a reserved descriptor, it refuses every dial and stream, and asks an
     /// HTTP/2 client for another connection.
-    fn serving(self, socket: &impl AsFd) -> Self {
+    fn serving(mut self, socket: &impl AsFd) -> Self {
         if Priority::Connection.may_keep(socket) {
             return self;
         }
@@ -68,7 +68,8 @@ impl Frontend {
             let limit = descriptor_limit();
             tracing::warn!(limit, suppressed, "clients are refused, because file descriptors are short");
         }
-        Self { dialer: self.dialer.refusing(DialFailure::NoDescriptors), ..self }
+        self.dialer.refusal = Some(DialFailure::NoDescriptors);
+        self
     }
 
     /// Remembers and logs, once a minute for each cause and address, a peer with another protocol.

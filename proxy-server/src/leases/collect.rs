@@ -89,16 +89,9 @@ impl Collector {
     }
 }
 
-/// Since when each lease has been unchanged.
+/// The version of each lease, and since when it has been unchanged on our monotonic clock.
 #[derive(Debug, Default)]
-struct Sightings(HashMap<String, Sighting>);
-
-#[derive(Debug)]
-struct Sighting {
-    version: String,
-    /// On our monotonic clock.
-    since: Duration,
-}
+struct Sightings(HashMap<String, (String, Duration)>);
 
 impl Sightings {
     /// Takes a complete list; returns the names and versions of the expired leases. `now` is the wall clock, `elapsed` the
@@ -108,9 +101,9 @@ impl Sightings {
         let mut expired = Vec::new();
         for lease in leases {
             let (name, version) = (&lease.metadata.name, &lease.metadata.resource_version);
-            let known = before.remove(name).filter(|sighting| sighting.version == *version);
-            let since = known.map_or(elapsed, |sighting| sighting.since);
-            self.0.insert(name.clone(), Sighting { version: version.clone(), since });
+            let known = before.remove(name).filter(|(seen, _)| seen == version);
+            let since = known.map_or(elapsed, |(_, since)| since);
+            self.0.insert(name.clone(), (version.clone(), since));
             let unchanged = elapsed.saturating_sub(since);
             // A lease without a duration gets ours, so that no lease is deleted when it is first seen.
             let lasts = Some(lease::duration(lease)).filter(|lasts| !lasts.is_zero());

@@ -51,9 +51,13 @@ pub struct LeaseSettings {
 
 impl LeaseSettings {
     /// The settings of the Go server.
-    pub fn new(namespace: String, labels: BTreeMap<String, String>, server_id: String) -> Self {
-        let (renew_every, collect_every) = (RENEW_EVERY, COLLECT_EVERY);
-        let (clock, advertise_address) = (Clock::system(), None);
+    pub fn new(
+        namespace: String,
+        labels: BTreeMap<String, String>,
+        server_id: String,
+        advertise_address: Option<String>,
+    ) -> Self {
+        let (clock, renew_every, collect_every) = (Clock::system(), RENEW_EVERY, COLLECT_EVERY);
         Self { namespace, labels, server_id, advertise_address, clock, renew_every, collect_every }
     }
 

@@ -44,7 +44,7 @@ impl World {
 
 fn settings(id: &str) -> LeaseSettings {
     let labels = BTreeMap::from([("k8s-app".to_owned(), "konnectivity-server".to_owned())]);
-    let settings = LeaseSettings::new("kube-system".into(), labels, id.into());
+    let settings = LeaseSettings::new("kube-system".into(), labels, id.into(), None);
     LeaseSettings { renew_every: EVERY, collect_every: EVERY, ..settings }
 }
 

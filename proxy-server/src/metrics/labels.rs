@@ -108,23 +108,10 @@ impl Port {
     }
 }
 
-/// A frontend, as `--frontend` names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct FrontendName(&'static str);
-
-impl FrontendName {
-    /// Keeps the name until the end of the process: there is one for each `--frontend`.
-    pub fn new(name: String) -> Self {
-        Self(name.leak())
-    }
-
-    /// The text of the label's value.
-    pub fn name(self) -> &'static str {
-        self.0
-    }
+serve::label! {
+    /// A frontend, as `--frontend` names it. The text stays until the end of the process: there is one for each `--frontend`.
+    pub struct FrontendName in "frontend"
 }
-
-serve::label!(FrontendName in "frontend");
 
 serve::label! {
     /// Why the server closed the connection of an unauthenticated peer.
@@ -154,11 +141,6 @@ impl UnauthenticatedCloseReason {
             HandshakeError::TooLarge => UnauthenticatedCloseReason::HandshakeTooLarge,
             _ => UnauthenticatedCloseReason::HandshakeFailed,
         }
-    }
-
-    /// Whether the cause is the port's limit, not the peer.
-    pub fn is_limit_of_port(self) -> bool {
-        matches!(self, UnauthenticatedCloseReason::Evicted | UnauthenticatedCloseReason::AgentLimit)
     }
 }
 

@@ -140,7 +140,7 @@ serve::families! {
         /// The metrics of outliers (ours).
         pub outliers: OutlierMetrics;
         stream_errors: StreamErrors;
-        agent_auth_mode: Family<AgentAuthMode, Gauge> = "agent_auth_mode",
+        pub agent_auth_mode: Family<AgentAuthMode, Gauge> = "agent_auth_mode",
             "1 for the method by which agents are authenticated";
     }
 }
@@ -162,11 +162,6 @@ impl Families {
     /// is no error.
     pub fn stream_error(&self, segment: Segment, code: Code, packet: Option<PacketKind>) {
         self.stream_errors.count(segment, code.name(), packet);
-    }
-
-    /// Sets the authentication method of agents; called once.
-    pub fn set_agent_auth_mode(&self, mode: AgentAuthMode) {
-        self.agent_auth_mode.get_or_create(&mode).set(1);
     }
 }
 

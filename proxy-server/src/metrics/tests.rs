@@ -168,7 +168,7 @@ fn use_everything(metrics: &Metrics) -> impl Sized {
     metrics.unresponsive.inc();
     metrics.frontend_write.observe(Duration::from_micros(20));
     drop(metrics.grpc_connections.enter(ServiceMethod::Connect));
-    drop(metrics.frontend_connections.enter(FrontendName::new("grpc+tcp:8090".to_owned())));
+    drop(metrics.frontend_connections.enter(FrontendName("grpc+tcp:8090")));
     drop(metrics.full_receive_channels.enter(ServiceMethod::Proxy));
     drop((metrics.full_frontend_queues.enter(), metrics.blocked_frontend_channels.enter()));
     metrics.packets.meter(Segment::ToAgent).count(PacketKind::DialReq);
@@ -181,7 +181,7 @@ fn use_everything(metrics: &Metrics) -> impl Sized {
     metrics.lease_deletes.observe(409, Duration::from_millis(1));
     metrics.unanswered.count(LeaseCall::Delete, "timeout");
     metrics.lease_renewed.set(1);
-    metrics.set_agent_auth_mode(AgentAuthMode::None);
+    metrics.agent_auth_mode.get_or_create(&AgentAuthMode::None).set(1);
     metrics.certificates.legacy_observer()(LegacyPki::CaAsLeaf);
     drop(metrics.unauthenticated.enter(Port::Agent));
     metrics.refused_connects.count(RefusedConnect::Identity);

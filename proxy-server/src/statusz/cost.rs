@@ -11,7 +11,7 @@ use std::time::Duration;
 use driver::MemoryLimiter;
 use flags::{Bind, BindHost};
 use serve::http::admin::with_status;
-use serve::http::{OpsRuntime, Routes, StatusPort, StatusSource, serve};
+use serve::http::{OpsRuntime, Routes, serve};
 use tokio::runtime::{Builder, Handle};
 use tokio::time::{Instant, sleep_until};
 
@@ -109,9 +109,8 @@ fn cost_of_pages_with_16000_agents_and_50000_connections() {
     let dialer = Dialer::new(backends, budget, MemoryLimiter::new(1 << 30), Duration::ZERO, dials);
     let host = BindHost::parse("127.0.0.1");
     let sources = world.sources.clone();
-    let source = StatusSource::new(Vec::new, move |query| sources.clone().document(query));
-    let status = StatusPort::new(source, &host, false);
-    let routes = with_status(Routes::default(), status);
+    let document = move |query| sources.clone().document(query);
+    let routes = with_status(Routes::default(), (&host, false), Vec::new, document);
     let port = serve(ops.handle(), "admin", Bind { host, port: 0 }, routes);
     let admin = data.block_on(port.address().wait_for(Option::is_some)).unwrap().unwrap();
 

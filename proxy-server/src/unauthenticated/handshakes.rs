@@ -175,9 +175,10 @@ async fn serve(
             }
         }
         Err(error) => {
-            let (cause, hint) = hint(&error, slot.port());
+            let (cause, hint) = hint(&error, slot.shared.port);
             let hint = hint.map(|hint| format!(" ({hint})")).unwrap_or_default();
-            slot.closed_for(UnauthenticatedCloseReason::of(&error), cause, &format_args!("{error}{hint}"));
+            let reason = UnauthenticatedCloseReason::of(&error);
+            slot.shared.closed(slot.peer, reason, cause, &format_args!("{error}{hint}"));
         }
     }
 }

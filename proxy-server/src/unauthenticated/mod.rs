@@ -87,7 +87,8 @@ impl Shared {
         let Some(suppressed) = self.log.due(cause, peer.ip()) else { return };
         let (port, name) = (self.port.name(), reason.name());
         let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
-        if reason.is_limit_of_port() {
+        // The cause is the port's limit, not the peer.
+        if matches!(reason, UnauthenticatedCloseReason::Evicted | UnauthenticatedCloseReason::AgentLimit) {
             tracing::warn!(%peer, port, reason = name, %error, suppressed, "closing unauthenticated connection");
         } else {
             tracing::info!(target: "v0", %peer, port, reason = name, %error, suppressed, "closing unauthenticated connection");
@@ -161,22 +162,7 @@ impl Slot {
 
     /// Counts and logs that the server closes the connection.
     pub(crate) fn closed(&self, reason: UnauthenticatedCloseReason, error: &dyn Display) {
-        self.closed_for(reason, reason.name(), error);
-    }
-
-    /// The same for one of several causes with this reason.
-    pub(crate) fn closed_for(
-        &self,
-        reason: UnauthenticatedCloseReason,
-        cause: &'static str,
-        error: &dyn Display,
-    ) {
-        self.shared.closed(self.peer, reason, cause, error);
-    }
-
-    /// The port.
-    pub(crate) fn port(&self) -> Port {
-        self.shared.port
+        self.shared.closed(self.peer, reason, reason.name(), error);
     }
 
     /// Remembers a refusal that is counted elsewhere.

@@ -1,24 +1,29 @@
 //! Flags of the frontend, where kube-apiserver connects.
 
 use super::table::Entry;
-use proxy_server::args::{Config, FrontendListener};
+use proxy_server::args::{Config, FrontendListener, TlsListener};
 
 use super::{BARE, TCP, flag};
 
 pub(crate) fn frontend() -> Vec<Entry<Config>> {
     fn tcp_bind(config: &Config) -> String {
         match &config.frontends[0].listener {
-            FrontendListener::Tcp { bind, .. } => format!("{}, {}", bind.host, bind.port),
+            FrontendListener::Tcp(listener) => format!("{}, {}", listener.bind.host, listener.bind.port),
             FrontendListener::Unix { .. } => "unix".into(),
         }
     }
     fn tls(config: &Config) -> String {
         match &config.frontends[0].listener {
-            FrontendListener::Tcp { cert, key, ca, .. } => [cert, key, ca]
-                .map(|path| {
-                    path.file_name().expect("paths of the table have a name").to_string_lossy().into_owned()
-                })
-                .join(" "),
+            FrontendListener::Tcp(TlsListener { cert, key, client_ca, .. }) => {
+                [cert, key, client_ca.as_ref().expect("a frontend has authorities")]
+                    .map(|path| {
+                        path.file_name()
+                            .expect("paths of the table have a name")
+                            .to_string_lossy()
+                            .into_owned()
+                    })
+                    .join(" ")
+            }
             FrontendListener::Unix { .. } => "unix".into(),
         }
     }
@@ -30,7 +35,7 @@ pub(crate) fn frontend() -> Vec<Entry<Config>> {
                     path.file_name().expect("paths of the table have a name").to_string_lossy()
                 )
             }
-            FrontendListener::Tcp { .. } => "tcp".into(),
+            FrontendListener::Tcp(_) => "tcp".into(),
         }
     }
     fn all(config: &Config) -> String {

@@ -1,7 +1,6 @@
 //! The admin port: metrics, the status, and profiles with `--enable-profiling`.
 
 use std::net::IpAddr;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use flags::BindHost;
@@ -18,51 +17,19 @@ use crate::metrics::Exposition;
 
 pub(super) const JSON: &str = "application/json";
 
-/// A document that is being built.
-pub type StatusFuture = Pin<Box<dyn Future<Output = Status> + Send>>;
-
-/// Builds the document that a query asks for, one at a time, which bounds the memory. Cheap to clone.
-#[derive(Clone)]
-pub struct StatusSource(Arc<dyn Fn(Query) -> StatusFuture + Send + Sync>);
-
-impl StatusSource {
-    /// A source of what `build` returns, with the conditions of `/readyz`.
-    pub fn new<F: Future<Output = Status> + Send + 'static>(
-        readiness: impl Fn() -> Vec<Condition> + Send + Sync + 'static,
-        build: impl Fn(Query) -> F + Send + Sync + 'static,
-    ) -> Self {
-        let turn = Arc::new(Mutex::new(()));
-        Self(Arc::new(move |query| {
-            let health = readiness().into_iter().map(Into::into).collect();
-            let (turn, document) = (Arc::clone(&turn), build(query));
-            Box::pin(async move {
-                let _turn = turn.lock().await;
-                Status { health, ..document.await }
-            })
-        }))
-    }
-
-    /// The document.
-    pub fn get(&self, query: Query) -> StatusFuture {
-        (self.0)(query)
-    }
-}
-
-/// The source of the status, and the requests that it answers. Cheap to clone.
+/// The requests for the status that are answered.
 ///
 /// Two rules protect the documents, which name peers and targets. On an address that is not a loopback address they are
 /// served only if `--status-on-any-address` permits it. And the request must name the host by an address, as `localhost`
 /// or as the admin port's flag does: a web page cannot read them by a name of its own that resolves to this host.
-#[derive(Clone)]
-pub struct StatusPort {
-    source: StatusSource,
+struct StatusPort {
     host: BindHost,
     serves: bool,
 }
 
 impl StatusPort {
-    /// The status on an admin port on `host`. Logs once if the address is not a loopback address.
-    pub fn new(source: StatusSource, host: &BindHost, on_any_address: bool) -> Self {
+    /// Those on an admin port on `host`. Logs once if the address is not a loopback address.
+    fn new(host: &BindHost, on_any_address: bool) -> Self {
         let is_loopback = host.address().is_some_and(|address| address.to_canonical().is_loopback())
             || host.text() == "localhost";
         if !is_loopback {
@@ -73,7 +40,7 @@ impl StatusPort {
             };
             tracing::info!(target: "v0", address = %host, "{text}");
         }
-        Self { source, host: host.clone(), serves: is_loopback || on_any_address }
+        Self { host: host.clone(), serves: is_loopback || on_any_address }
     }
 
     /// What a request asks for.
@@ -82,6 +49,9 @@ impl StatusPort {
     /// The answer to a request that gets none.
     fn query(&self, request: &Request) -> Result<Query, Box<Response>> {
         let refused = |code, text: &str| Err(Box::new(error(code, format!("{text}\n"))));
+        if !matches!(request.uri.path(), "/" | "/statusz") {
+            return Err(Box::new(not_found("404 page not found\n")));
+        }
         if !self.serves {
             return refused(StatusCode::FORBIDDEN, OFF);
         }
@@ -102,30 +72,31 @@ impl StatusPort {
 
 const OFF: &str = "/ and /statusz are off: the admin port does not listen on a loopback address; --status-on-any-address turns them on";
 
-/// Adds `/statusz`, the document as JSON, and `/`, the document as a page.
-pub fn with_status(routes: Routes, status: StatusPort) -> Routes {
-    let pages = status.clone();
-    let routes = routes.at_length("/statusz", move |request| {
-        let (query, source, headers) =
-            (status.query(request), status.source.clone(), request.headers.clone());
-        async move {
-            match query {
-                Ok(query) => json(&headers, &source.get(query).await),
-                Err(refusal) => *refusal,
-            }
-        }
-    });
+/// Adds `/statusz`, the document as JSON, and `/`, the document as a page, to an admin port on `host`. `build` builds the document
+/// that a query asks for, one at a time, which bounds the memory; the conditions of `/readyz` are added.
+pub fn with_status<F: Future<Output = Status> + Send + 'static>(
+    routes: Routes,
+    (host, on_any_address): (&BindHost, bool),
+    readiness: impl Fn() -> Vec<Condition> + Send + Sync + 'static,
+    build: impl Fn(Query) -> F + Send + Sync + 'static,
+) -> Routes {
+    let (port, turn) = (StatusPort::new(host, on_any_address), Arc::new(Mutex::new(())));
     routes.at_length("/", move |request| {
-        let query = match request.uri.path() {
-            "/" => pages.query(request),
-            _ => Err(Box::new(not_found("404 page not found\n"))),
-        };
-        let (source, headers) = (pages.source.clone(), request.headers.clone());
+        let is_page = request.uri.path() == "/";
+        let asked = port.query(request).map(|query| {
+            let health = readiness().into_iter().map(Into::into).collect();
+            (health, build(if is_page { page::wanted(&query) } else { query.clone() }), query)
+        });
+        let (turn, headers) = (Arc::clone(&turn), request.headers.clone());
         async move {
-            match query {
-                Ok(query) => page::response(&headers, &source.get(page::wanted(&query)).await, &query),
-                Err(refusal) => *refusal,
-            }
+            let (health, document, query) = match asked {
+                Ok(asked) => asked,
+                Err(refusal) => return *refusal,
+            };
+            let turn = turn.lock().await;
+            let status = Status { health, ..document.await };
+            drop(turn);
+            if is_page { page::response(&headers, &status, &query) } else { json(&headers, &status) }
         }
     })
 }

@@ -15,7 +15,6 @@ mod server;
 mod tests;
 mod verbosity;
 
-pub use admin::{StatusPort, StatusSource};
 pub use local::with_post;
 pub use routes::{Response, Routes};
 pub use runtime::OpsRuntime;

@@ -16,7 +16,9 @@ use net::listen::{AcceptLoop, bind_tcp};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::task::{AbortHandle, JoinHandle, JoinSet, yield_now};
+use tokio::task::yield_now;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::Routes;
 use super::local::Body;
@@ -38,27 +40,28 @@ const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 #[derive(Debug)]
 pub struct ServerHandle {
     bound: watch::Receiver<Option<SocketAddr>>,
-    stop: watch::Sender<bool>,
-    task: JoinHandle<()>,
+    stop: CancellationToken,
+    task: AbortOnDropHandle<()>,
 }
 
 /// Serves the routes on this runtime as soon as the port is bound. `name` is for the log.
 pub fn serve(runtime: &Handle, name: &'static str, bind: Bind, routes: Routes) -> ServerHandle {
     let (bound_tx, bound) = watch::channel(None);
-    let (stop_tx, mut stop) = watch::channel(false);
+    let stop = CancellationToken::new();
+    let stopped = stop.clone();
     let task = runtime.spawn(async move {
         let listener = tokio::select! {
             listener = bind_or_retry(name, &bind) => listener,
-            _ = stop.wait_for(|stop| *stop) => return,
+            () = stopped.cancelled() => return,
         };
         // A listening socket has an address.
         let address = listener.local_addr().ok();
         bound_tx.send_replace(address);
         let address = address.as_ref().map(tracing::field::display);
         tracing::info!(target: "v0", port = name, address, "Listening");
-        accept(AcceptLoop::new(listener, name), Arc::new(routes), stop).await;
+        accept(AcceptLoop::new(listener, name), Arc::new(routes), stopped).await;
     });
-    ServerHandle { bound, stop: stop_tx, task }
+    ServerHandle { bound, stop, task: AbortOnDropHandle::new(task) }
 }
 
 impl ServerHandle {
@@ -69,15 +72,9 @@ impl ServerHandle {
 
     /// Stops listening, waits up to `within` for pending answers, and closes everything.
     pub async fn stop(mut self, within: Duration) {
-        self.stop.send_replace(true);
-        // After the time-out, the drop below aborts the rest.
+        self.stop.cancel();
+        // After the time-out, dropping the task aborts the rest.
         let _ = tokio::time::timeout(within, &mut self.task).await;
-    }
-}
-
-impl Drop for ServerHandle {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 
@@ -98,23 +95,22 @@ async fn bind_or_retry(name: &'static str, bind: &Bind) -> TcpListener {
 }
 
 /// Accepts until stopped; returns when all connections have ended.
-async fn accept(mut listener: AcceptLoop<TcpListener>, routes: Arc<Routes>, mut stop: watch::Receiver<bool>) {
-    let (mut tasks, mut open) = (JoinSet::new(), VecDeque::<AbortHandle>::new());
+async fn accept(mut listener: AcceptLoop<TcpListener>, routes: Arc<Routes>, stop: CancellationToken) {
+    // Dropping one closes the connection.
+    let mut open = VecDeque::<AbortOnDropHandle<()>>::new();
     let graceful = GracefulShutdown::new();
     loop {
         let (stream, peer) = tokio::select! {
             accepted = listener.accept() => accepted,
-            Some(_) = tasks.join_next() => continue,
-            _ = stop.wait_for(|stop| *stop) => break,
+            () = stop.cancelled() => break,
         };
         open.retain(|connection| !connection.is_finished());
-        if open.len() >= CONNECTIONS
-            && let Some(oldest) = open.pop_front()
-        {
+        if open.len() >= CONNECTIONS {
             // Without notice: a client that sends half a head would not react.
-            oldest.abort();
+            open.pop_front();
         }
-        open.push_back(tasks.spawn(connection(stream, peer, Arc::clone(&routes), graceful.watcher())));
+        let served = tokio::spawn(connection(stream, peer, Arc::clone(&routes), graceful.watcher()));
+        open.push_back(AbortOnDropHandle::new(served));
     }
     drop(listener);
     // The caller of `stop` sets the time-out.

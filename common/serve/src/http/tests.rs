@@ -203,11 +203,10 @@ async fn admin_of_a_server() {
 
 /// An admin port on `host` whose documents have the query's limit as their id.
 fn with_status(host: &str, on_any_address: bool) -> Routes {
-    let source = StatusSource::new(Vec::new, |query| async move {
+    let routes = admin::server(exposition(), false);
+    admin::with_status(routes, (&BindHost::parse(host), on_any_address), Vec::new, |query| async move {
         status::Status { id: query.limit.to_string(), ..status::Status::default() }
-    });
-    let status = StatusPort::new(source, &BindHost::parse(host), on_any_address);
-    admin::with_status(admin::server(exposition(), false), status)
+    })
 }
 
 /// The answer to a GET of the status with this `Host`.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::line::stamps;
 use super::records::FILE_SIZE;
-use super::{LogError, Options, Severity};
+use super::{Options, Severity};
 
 /// The maximum size of a file in a folder, in bytes. Source: klog's `MaxSize`.
 const FOLDER_FILE_SIZE: u64 = 1800 * MIB;
@@ -41,7 +41,7 @@ enum Place {
 
 impl LogFile {
     /// Opens the file for lines of this severity.
-    pub(super) fn open(options: &Options, severity: Severity) -> Result<Self, LogError> {
+    pub(super) fn open(options: &Options, severity: Severity) -> io::Result<Self> {
         let (place, limit) = match &options.log_file {
             Some(path) if options.log_file_max_size == 0 => (Place::Fixed(path.clone()), u64::MAX),
             Some(path) => (Place::Fixed(path.clone()), options.log_file_max_size.saturating_mul(MIB)),
@@ -52,7 +52,7 @@ impl LogFile {
         };
         let file = place.open(true).map_err(|(path, error)| {
             let path = path.display();
-            LogError(format!("cannot open the log file {path} (--log-file, --log-dir): {error}"))
+            io::Error::other(format!("cannot open the log file {path} (--log-file, --log-dir): {error}"))
         })?;
         let size = file.metadata().map_or(0, |metadata| metadata.len());
         let mut log = Self { place, opening: !options.skip_log_headers, limit, file, size, torn: false };
@@ -62,9 +62,9 @@ impl LogFile {
     }
 
     /// Opens the file of a connection log.
-    pub(super) fn records(path: &Path) -> Result<Self, LogError> {
+    pub(super) fn records(path: &Path) -> io::Result<Self> {
         let file = open(path, true).map_err(|error| {
-            LogError(format!("--connection-log: cannot open {}: {error}", path.display()))
+            io::Error::other(format!("--connection-log: cannot open {}: {error}", path.display()))
         })?;
         // A device or a pipe has no size.
         let (size, limit) = match file.metadata() {
@@ -102,6 +102,18 @@ impl LogFile {
         self.write_all(text.as_bytes())
     }
 
+    /// Writes complete lines.
+    pub(super) fn write_all(&mut self, lines: &[u8]) -> io::Result<()> {
+        if self.torn {
+            self.file.write_all(b"\n")?;
+        }
+        self.torn = true;
+        self.file.write_all(lines)?;
+        self.torn = false;
+        self.size += lines.len() as u64;
+        Ok(())
+    }
+
     /// Its name in messages.
     pub(super) fn name(&self) -> String {
         match &self.place {
@@ -110,24 +122,6 @@ impl LogFile {
                 folders.first().map(|f| f.display().to_string()).unwrap_or_default()
             }
         }
-    }
-}
-
-impl Write for LogFile {
-    /// Writes complete lines, all of them.
-    fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
-        if self.torn {
-            self.file.write_all(b"\n")?;
-        }
-        self.torn = true;
-        self.file.write_all(lines)?;
-        self.torn = false;
-        self.size += lines.len() as u64;
-        Ok(lines.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
 

@@ -59,18 +59,6 @@ pub use verbosity::VerbosityLevel;
 use crate::metrics::Registry;
 use queue::Queue;
 
-/// Why logging cannot start.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct LogError(String);
-
-impl LogError {
-    #[expect(clippy::needless_pass_by_value, reason = "map_err hands it in")]
-    fn of_thread(error: io::Error) -> Self {
-        Self(format!("cannot start the log's thread: {error}"))
-    }
-}
-
 /// The running log. Dropping it writes the queue, for two seconds at most.
 #[derive(Debug)]
 pub struct Logs {
@@ -85,20 +73,19 @@ const AT_ONCE: Duration = Duration::from_millis(100);
 
 impl Logs {
     /// Opens the outputs and makes this the process's log.
-    pub fn start(options: &Options) -> Result<Self, LogError> {
+    pub fn start(options: &Options) -> io::Result<Self> {
         let _ = FORMAT.set(options.format);
         let (subscriber, logs) = Self::build(options)?;
         tracing::subscriber::set_global_default(subscriber)
-            .map_err(|_| LogError("logging was started twice".to_owned()))?;
+            .map_err(|_| io::Error::other("logging was started twice"))?;
         Ok(logs)
     }
 
     /// Only the subscriber, for `tracing::subscriber::with_default`.
-    pub fn build(options: &Options) -> Result<(Subscriber, Self), LogError> {
-        let queue = Arc::new(Queue::default());
-        writer::start(options, Arc::clone(&queue))?;
-        let subscriber = Subscriber::new(options, Arc::clone(&queue));
-        let level = subscriber.level();
+    pub fn build(options: &Options) -> io::Result<(Subscriber, Self)> {
+        let queue = writer::start(options)?;
+        let level = VerbosityLevel::new(options.verbosity);
+        let subscriber = Subscriber::new(options, level.clone(), Arc::clone(&queue));
         Ok((subscriber, Self { queue, level }))
     }
 
@@ -107,14 +94,10 @@ impl Logs {
         self.level.clone()
     }
 
-    /// Registers `log_lines_lost_total` under this prefix.
-    pub fn register(&self, registry: &mut Registry, prefix: &str) {
+    /// Registers `log_lines_lost_total`.
+    pub fn register(&self, registry: &mut Registry) {
         let help = "Log lines that could not be written";
-        registry.sub_registry_with_prefix(prefix).register(
-            "log_lines_lost_total",
-            help,
-            self.queue.lost.clone(),
-        );
+        registry.register("log_lines_lost_total", help, self.queue.lost.clone());
     }
 
     /// Waits until everything reported so far is written (or lost), for at most this time. Blocks the thread: for use

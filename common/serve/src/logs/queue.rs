@@ -1,6 +1,9 @@
 //! The queue between the tasks that report and the thread that writes: limited in bytes, never blocking.
 
 use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
@@ -72,6 +75,23 @@ impl Queue {
             idle: Condvar::new(),
             lost: Counter::default(),
         }
+    }
+
+    /// A queue, and the thread that takes its lines: `write` writes them, and counts the lost ones.
+    pub(super) fn start(
+        thread: &str,
+        mut write: impl FnMut(&VecDeque<Line>, &Counter) + Send + 'static,
+    ) -> io::Result<Arc<Self>> {
+        let queue = Arc::<Self>::default();
+        let taken = Arc::clone(&queue);
+        let run = move || {
+            while let Some(lines) = taken.take() {
+                write(&lines, &taken.lost);
+            }
+        };
+        let started = thread::Builder::new().name(thread.to_owned()).spawn(run);
+        started.map_err(|error| io::Error::other(format!("cannot start the log's thread: {error}")))?;
+        Ok(queue)
     }
 
     /// Queues the line, or counts it as lost. Holds the lock only for the push.
@@ -167,7 +187,7 @@ mod tests {
     fn writer(queue: &Arc<Queue>) -> mpsc::Receiver<usize> {
         let (tell, told) = mpsc::channel();
         let queue = Arc::clone(queue);
-        std::thread::spawn(move || {
+        thread::spawn(move || {
             while let Some(lines) = queue.take() {
                 tell.send(lines.len()).expect("the test goes on");
             }

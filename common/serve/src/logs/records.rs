@@ -6,11 +6,9 @@
 //! A file that reaches [`FILE_SIZE`] is renamed to `PATH.1`, which replaces the one before. The images have no logrotate,
 //! and SIGHUP, by which other programs reopen their files, ends this one as it ends Go's.
 
-use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -19,14 +17,11 @@ use super::file::LogFile;
 use super::line::{now, rfc3339};
 use super::queue::{Line, Queue};
 use super::writer::Output;
-use super::{FLUSH_LIMIT, LogError, Severity};
+use super::{FLUSH_LIMIT, Severity};
 use crate::metrics::Registry;
 
 /// The size at which a file is replaced, in bytes.
 pub(super) const FILE_SIZE: u64 = 100 << 20;
-
-/// Writes lines, and returns the number of those that are lost.
-type Write = Box<dyn FnMut(&VecDeque<Line>) -> u64 + Send>;
 
 /// The connection log, or none. Cheap to clone.
 #[derive(Debug, Clone, Default)]
@@ -37,33 +32,20 @@ impl Records {
     ///
     /// # Errors
     /// The file cannot be opened, or the thread cannot be started.
-    pub fn start(to: Option<&Path>) -> Result<Self, LogError> {
+    pub fn start(to: Option<&Path>) -> io::Result<Self> {
         let Some(path) = to else { return Ok(Self(None)) };
-        let mut write: Write = if path.as_os_str() == "stderr" {
-            let mut output = Output::new(io::stderr(), None);
-            Box::new(move |lines| lines.iter().map(|line| output.add(line)).sum::<u64>() + output.flush())
-        } else {
-            let mut output = Output::new(LogFile::records(path)?, Some(path.display().to_string()));
-            Box::new(move |lines| {
-                lines.iter().map(|line| output.add_or_rotate(line)).sum::<u64>() + output.flush()
-            })
-        };
-        let queue = Arc::<Queue>::default();
-        let taken = Arc::clone(&queue);
-        let run = move || {
-            while let Some(lines) = taken.take() {
-                taken.lost.inc_by(write(&lines));
-            }
-        };
-        thread::Builder::new().name("connection log".to_owned()).spawn(run).map_err(LogError::of_thread)?;
+        let is_stderr = path.as_os_str() == "stderr";
+        let mut output = Output::new(if is_stderr { None } else { Some(LogFile::records(path)?) });
+        let queue = Queue::start("connection log", move |lines, lost| {
+            lost.inc_by(lines.iter().map(|line| output.add(line)).sum::<u64>() + output.flush());
+        })?;
         Ok(Self(Some(queue)))
     }
 
-    /// Registers `connection_log_lines_lost_total` under this prefix, if there is a connection log.
-    pub fn register(&self, registry: &mut Registry, prefix: &str) {
+    /// Registers `connection_log_lines_lost_total`, if there is a connection log.
+    pub fn register(&self, registry: &mut Registry) {
         if let Some(queue) = &self.0 {
             let help = "Lines of the connection log that could not be written";
-            let registry = registry.sub_registry_with_prefix(prefix);
             registry.register("connection_log_lines_lost_total", help, queue.lost.clone());
         }
     }
@@ -129,7 +111,7 @@ mod tests {
         fs::write(&kept, "long ago\n").unwrap();
         let mut file = LogFile::records(&path).unwrap();
         file.rotate().unwrap();
-        io::Write::write_all(&mut file, b"after\n").unwrap();
+        file.write_all(b"after\n").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "after\n");
         assert_eq!(fs::read_to_string(&kept).unwrap(), "before\n");
     }

@@ -21,14 +21,9 @@ pub struct Subscriber {
 }
 
 impl Subscriber {
-    pub(super) fn new(options: &Options, queue: Arc<Queue>) -> Self {
-        let verbosity = Verbosity::new(options.verbosity, options.vmodule.clone());
+    pub(super) fn new(options: &Options, level: VerbosityLevel, queue: Arc<Queue>) -> Self {
+        let verbosity = Verbosity { level, modules: options.vmodule.clone() };
         Self { verbosity, style: Style::new(options), queue }
-    }
-
-    /// The verbosity, to change it.
-    pub fn level(&self) -> VerbosityLevel {
-        self.verbosity.level.clone()
     }
 }
 

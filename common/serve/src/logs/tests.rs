@@ -229,7 +229,7 @@ fn a_full_disk_stops_nothing_and_is_counted() {
     logs.flush(SOON);
     assert_eq!(logs.queue.lost.get(), 100);
     let mut registry = Registry::default();
-    logs.register(&mut registry, "p");
+    logs.register(registry.sub_registry_with_prefix("p"));
     let scrape = crate::metrics::Exposition::new(registry).scrape();
     assert!(scrape.contains("\np_log_lines_lost_total 100\n"), "{scrape}");
 }

@@ -37,14 +37,11 @@ impl VerbosityLevel {
 #[derive(Debug)]
 pub(super) struct Verbosity {
     pub(super) level: VerbosityLevel,
-    modules: Vec<(String, i32)>,
+    /// `--vmodule`: patterns, each with its level.
+    pub(super) modules: Vec<(String, i32)>,
 }
 
 impl Verbosity {
-    pub(super) fn new(level: i32, modules: Vec<(String, i32)>) -> Self {
-        Self { level: VerbosityLevel::new(level), modules }
-    }
-
     pub(super) fn shows(&self, metadata: &Metadata<'_>) -> bool {
         let level = self.level.get();
         let raised = || metadata.file().and_then(|file| self.module(file)).unwrap_or(level).max(level);
@@ -193,8 +190,8 @@ mod tests {
 
     #[test]
     fn a_module_raises_and_never_lowers() {
-        let verbosity =
-            Verbosity::new(2, vec![("owner".into(), 5), ("*/front/*".into(), 1), ("o*".into(), 9)]);
+        let modules = vec![("owner".into(), 5), ("*/front/*".into(), 1), ("o*".into(), 9)];
+        let verbosity = Verbosity { level: VerbosityLevel::new(2), modules };
         assert_eq!(verbosity.module("proxy-server/src/link/owner.rs"), Some(5));
         assert_eq!(verbosity.module("proxy-server/src/front/grpc/mod.rs"), Some(1));
         assert_eq!(verbosity.module("proxy-server/src/link/mod.rs"), None);

@@ -2,67 +2,66 @@
 
 use std::io::{self, Write};
 use std::sync::Arc;
-use std::thread;
 
 use super::file::LogFile;
 use super::line::Style;
 use super::queue::{Line, Queue};
-use super::{LogError, Options, Severity};
+use super::{Options, Severity};
 
 /// How many bytes are written at once.
 const CHUNK: usize = 64 * 1024;
 
 /// Opens the outputs and starts the thread.
-pub(super) fn start(options: &Options, queue: Arc<Queue>) -> Result<(), LogError> {
-    let (mut writer, style) = (Writer::new(options)?, Style::new(options));
-    let run = move || {
-        let mut said = 0;
-        while let Some(lines) = queue.take() {
-            let lost = writer.write(lines.iter());
-            queue.lost.inc_by(lost);
-            let total = queue.lost.get();
-            if total > said && lost == 0 {
-                let notice = Line { severity: Severity::Warning, text: style.lost(total - said) };
-                if writer.write([&notice].into_iter()) == 0 {
-                    said = total;
-                }
+pub(super) fn start(options: &Options) -> io::Result<Arc<Queue>> {
+    let (mut writer, style, mut said) = (Writer::new(options)?, Style::new(options), 0);
+    Queue::start("log", move |lines, lost| {
+        let failed = writer.write(lines);
+        lost.inc_by(failed);
+        let total = lost.get();
+        if total > said && failed == 0 {
+            let notice = Line { severity: Severity::Warning, text: style.lost(total - said) };
+            if writer.write([&notice]) == 0 {
+                said = total;
             }
         }
-    };
-    thread::Builder::new().name("log".to_owned()).spawn(run).map_err(LogError::of_thread)?;
-    Ok(())
+    })
 }
 
 /// All outputs.
 #[derive(Debug)]
 struct Writer {
     options: Options,
-    stderr: Output<io::Stderr>,
+    stderr: Output,
     /// One file for `--log-file`; with `--log-dir` one per severity, opened when needed.
-    files: [Option<Output<LogFile>>; 3],
+    files: [Option<Output>; 3],
 }
 
 /// One output, and its buffered lines.
-#[derive(Debug)]
-pub(super) struct Output<W> {
-    to: W,
-    /// Its name in the report of a failure; `None` is standard error, on which failures are reported.
-    name: Option<String>,
+#[derive(Debug, Default)]
+pub(super) struct Output {
+    /// `None` is standard error, on which failures are reported.
+    file: Option<LogFile>,
     chunk: Vec<u8>,
     lines: u64,
     failing: bool,
 }
 
-impl<W: Write> Output<W> {
-    pub(super) fn new(to: W, name: Option<String>) -> Self {
-        Self { to, name, chunk: Vec::new(), lines: 0, failing: false }
+impl Output {
+    pub(super) fn new(file: Option<LogFile>) -> Self {
+        Self { file, ..Self::default() }
     }
 
-    /// Buffers a line. Returns the number of lost lines.
+    /// Buffers a line, after a rotation if the file is full. Returns the number of lost lines.
     pub(super) fn add(&mut self, line: &Line) -> u64 {
+        let mut lost = 0;
+        if self.file.as_ref().is_some_and(|file| file.is_full(self.chunk.len() + line.text.len())) {
+            lost = self.flush();
+            // If the next file cannot be created, the current one continues.
+            let _ = self.file.as_mut().map(LogFile::rotate);
+        }
         self.chunk.extend_from_slice(line.text.as_bytes());
         self.lines += 1;
-        if self.chunk.len() >= CHUNK { self.flush() } else { 0 }
+        lost + if self.chunk.len() >= CHUNK { self.flush() } else { 0 }
     }
 
     /// Writes the buffer. Returns the number of lost lines, and reports the first failure.
@@ -70,34 +69,25 @@ impl<W: Write> Output<W> {
         if self.chunk.is_empty() {
             return 0;
         }
-        let result = self.to.write_all(&self.chunk);
+        let result = match &mut self.file {
+            Some(file) => file.write_all(&self.chunk),
+            None => io::stderr().write_all(&self.chunk),
+        };
         self.chunk.clear();
         let lines = std::mem::take(&mut self.lines);
         let failed_before = std::mem::replace(&mut self.failing, result.is_err());
         let Err(error) = result else { return 0 };
-        if let Some(name) = self.name.as_ref().filter(|_| !failed_before) {
+        if let Some(file) = self.file.as_ref().filter(|_| !failed_before) {
+            let name = file.name();
             super::fatal(&format!("log file {name} cannot be written, lines are lost: {error}"));
         }
         lines
     }
 }
 
-impl Output<LogFile> {
-    /// Like [`Output::add`], after a rotation if the file is full.
-    pub(super) fn add_or_rotate(&mut self, line: &Line) -> u64 {
-        let mut lost = 0;
-        if self.to.is_full(self.chunk.len() + line.text.len()) {
-            lost = self.flush();
-            // If the next file cannot be created, the current one continues.
-            let _ = self.to.rotate();
-        }
-        lost + self.add(line)
-    }
-}
-
 impl Writer {
-    fn new(options: &Options) -> Result<Self, LogError> {
-        let stderr = Output::new(io::stderr(), None);
+    fn new(options: &Options) -> io::Result<Self> {
+        let stderr = Output::default();
         let mut writer = Self { options: options.clone(), stderr, files: [None, None, None] };
         if !options.logtostderr {
             writer.file(0)?;
@@ -106,14 +96,14 @@ impl Writer {
     }
 
     /// Writes the lines to all outputs. Returns the number of failed deliveries.
-    fn write<'a>(&mut self, lines: impl Iterator<Item = &'a Line>) -> u64 {
+    fn write<'a>(&mut self, lines: impl IntoIterator<Item = &'a Line>) -> u64 {
         let mut lost = 0;
         for line in lines {
             if self.reaches_stderr(line.severity) {
                 lost += self.stderr.add(line);
             }
             for index in self.files_of(line.severity) {
-                lost += self.add_to_file(index, line);
+                lost += self.file(index).map_or(1, |output| output.add(line));
             }
         }
         lost + self.stderr.flush() + self.files.iter_mut().flatten().map(Output::flush).sum::<u64>()
@@ -141,22 +131,13 @@ impl Writer {
     }
 
     /// The file with this index, which is opened if it is not open.
-    fn file(&mut self, index: usize) -> Result<&mut Output<LogFile>, LogError> {
+    fn file(&mut self, index: usize) -> io::Result<&mut Output> {
         const SEVERITIES: [Severity; 3] = [Severity::Info, Severity::Warning, Severity::Error];
         let slot = &mut self.files[index];
         let file = match slot.take() {
             Some(file) => file,
-            None => {
-                let file = LogFile::open(&self.options, SEVERITIES[index])?;
-                let name = Some(file.name());
-                Output::new(file, name)
-            }
+            None => Output::new(Some(LogFile::open(&self.options, SEVERITIES[index])?)),
         };
         Ok(slot.insert(file))
-    }
-
-    fn add_to_file(&mut self, index: usize, line: &Line) -> u64 {
-        let Ok(output) = self.file(index) else { return 1 };
-        output.add_or_rotate(line)
     }
 }

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use prometheus_client::encoding::{EncodeLabel, EncodeLabelSet, LabelSetEncoder};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
@@ -15,17 +14,7 @@ const REASONS: &str = " AlreadyExists BadRequest Conflict Expired Forbidden Gone
     TooManyRequests Unauthorized UnsupportedMediaType";
 
 /// The HTTP status, under the family's label name (which differs between server and agent).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Status {
-    label: &'static str,
-    code: u16,
-}
-
-impl EncodeLabelSet for Status {
-    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> std::fmt::Result {
-        EncodeLabel::encode(&(self.label, u32::from(self.code)), encoder.encode_label())
-    }
-}
+type Status = [(&'static str, u32); 1];
 
 crate::label!(struct Reason in "reason");
 
@@ -85,12 +74,15 @@ impl ApiCalls {
     /// Counts one answered call. `reason` is that of the API's Status object, empty for success.
     pub fn count(&self, status: u16, reason: &str) {
         let known = REASONS.split(' ').find(|known| *known == reason);
-        let status = Status { label: self.label, code: status };
-        self.calls.count((status, Reason(known.unwrap_or("Unknown"))));
+        self.calls.count((self.status(status), Reason(known.unwrap_or("Unknown"))));
     }
 
     /// Records the duration of a call.
     pub fn observe(&self, status: u16, elapsed: Duration) {
-        self.latencies.get_or_create(&Status { label: self.label, code: status }).observe(elapsed);
+        self.latencies.get_or_create(&self.status(status)).observe(elapsed);
+    }
+
+    fn status(&self, code: u16) -> Status {
+        [(self.label, code.into())]
     }
 }

@@ -71,17 +71,16 @@ impl Holdings {
 #[must_use = "what it holds is given back when this is dropped"]
 pub struct Held {
     sum: Gauge,
-    amount: i64,
+    amount: usize,
 }
 
 impl Held {
-    /// Sets the amount. Costs one relaxed atomic addition, or none if nothing changed.
-    pub fn set(&mut self, amount: usize) {
-        let amount = i64::try_from(amount).unwrap_or(i64::MAX);
+    /// Sets the amount, and returns the one before. Costs one relaxed atomic addition, or none if nothing changed.
+    pub fn set(&mut self, amount: usize) -> usize {
         if amount != self.amount {
-            self.sum.inc_by(amount - self.amount);
-            self.amount = amount;
+            self.sum.inc_by(amount as i64 - self.amount as i64);
         }
+        std::mem::replace(&mut self.amount, amount)
     }
 }
 

@@ -150,13 +150,14 @@ macro_rules! label {
 
         $crate::label!($name in $label);
     };
-    ($(#[$meta:meta])* struct $name:ident in $label:literal) => {
+    ($(#[$meta:meta])* $vis:vis struct $name:ident in $label:literal) => {
         $(#[$meta])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        struct $name(&'static str);
+        $vis struct $name($vis &'static str);
 
         impl $name {
-            fn name(self) -> &'static str {
+            /// The text of the label's value.
+            $vis fn name(self) -> &'static str {
                 self.0
             }
         }

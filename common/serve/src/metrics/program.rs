@@ -80,10 +80,10 @@ impl Collector for Tasks {
 /// Registers `panics_total` (ours), and counts every panic of the process from now on; each ends its task. No release should
 /// have one; docs/supply-chain.md tells what each task is needed for. The message goes to standard error, as before. Called
 /// once, because a process has one hook.
-pub fn count_panics(registry: &mut Registry, prefix: &str) {
+pub fn count_panics(registry: &mut Registry) {
     let (counter, message) = (Counter::<u64>::default(), take_hook());
     let help = "Panics, each of which ended one task of the process";
-    registry.sub_registry_with_prefix(prefix).register("panics_total", help, counter.clone());
+    registry.register("panics_total", help, counter.clone());
     set_hook(Box::new(move |panic| {
         counter.inc();
         message(panic);

@@ -3,6 +3,7 @@
 //! prometheus-client writes OpenMetrics, which does not fit dashboards for the Go programs: forced `_total` on counters,
 //! a full stop after every HELP, `le="1.0"`, and families in the order of registration. This module changes these.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
 use prometheus_client::encoding::text::encode_registry;
@@ -35,15 +36,13 @@ fn write_family(out: &mut String, family: &str) -> Option<()> {
     // The library writes whole numbers of floats as `4.0`.
     let samples =
         lines.filter_map(|line| line.strip_prefix(name)).map(|line| line.strip_suffix(".0").unwrap_or(line));
-    let mut samples: Vec<String> = match kind {
-        "counter" => {
-            samples.map(|sample| sample.strip_prefix("_total").unwrap_or(sample).to_owned()).collect()
-        }
-        "histogram" => {
-            samples.map(|sample| with_bound(sample).unwrap_or_else(|| sample.to_owned())).collect()
-        }
-        _ => samples.map(str::to_owned).collect(),
-    };
+    let mut samples: Vec<Cow<'_, str>> = samples
+        .map(|sample| match kind {
+            "counter" => sample.strip_prefix("_total").unwrap_or(sample).into(),
+            "histogram" => with_bound(sample).map_or(sample.into(), Cow::from),
+            _ => sample.into(),
+        })
+        .collect();
     if samples.is_empty() {
         return None;
     }

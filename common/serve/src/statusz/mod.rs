@@ -7,7 +7,6 @@ mod connections;
 mod journal;
 
 use std::fmt::Display;
-use std::net::SocketAddr;
 use std::num::NonZero;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -15,12 +14,11 @@ use std::time::{Duration, SystemTime};
 use flags::{Bind, BindHost};
 use net::tls::{CertificateFacts, Rotating};
 use parking_lot::Mutex;
-use status::{Build, Certificate, Flag, Listener, Status, VERSION};
+use status::{Build, Certificate, Flag, Listener, Query, Status, VERSION};
 use time::OffsetDateTime;
 use time::format_description::well_known::Iso8601;
 use time::format_description::well_known::iso8601::{Config, EncodedConfig, TimePrecision};
 use tokio::runtime::Handle;
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 pub use connections::connections;
@@ -28,7 +26,8 @@ pub use journal::Journal;
 
 use crate::certificates::CertificateSide;
 use crate::http::admin::with_status;
-use crate::http::{Routes, ServerHandle, StatusPort, StatusSource, serve, with_verbosity};
+use crate::http::health::Condition;
+use crate::http::{Routes, ServerHandle, serve, with_verbosity};
 use crate::logs::{Options, VerbosityLevel};
 
 /// A reader that takes nothing for this long stalls.
@@ -38,8 +37,8 @@ const STALL: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub struct Facts(Arc<Inner>);
 
-/// Reads the certificates in use.
-type Certificates = Box<dyn Fn() -> Vec<Certificate> + Send + Sync>;
+/// Reads what the document shows of one part now.
+type Read<T> = Box<dyn Fn() -> T + Send + Sync>;
 
 struct Inner {
     build: Build,
@@ -47,15 +46,10 @@ struct Inner {
     flags: Vec<Flag>,
     verbosity: VerbosityLevel,
     started: SystemTime,
-    sockets: Mutex<Vec<Socket>>,
-    certificates: Mutex<Vec<Certificates>>,
-}
-
-/// A bound socket, or a port that will be bound.
-#[derive(Debug)]
-enum Socket {
-    Bound(Listener),
-    Port(&'static str, watch::Receiver<Option<SocketAddr>>),
+    /// Sockets that are bound, or will be.
+    sockets: Mutex<Vec<Read<Option<Listener>>>>,
+    /// The certificates in use.
+    certificates: Mutex<Vec<Read<Vec<Certificate>>>>,
 }
 
 impl Facts {
@@ -79,23 +73,30 @@ impl Facts {
 
     /// A socket is bound.
     pub fn listening(&self, name: &str, address: impl Display, protocol: &str) {
-        let (address, protocol) = (address.to_string(), protocol.to_owned());
-        self.0.sockets.lock().push(Socket::Bound(Listener { name: name.to_owned(), address, protocol }));
+        let listener =
+            Listener { name: name.into(), address: address.to_string(), protocol: protocol.into() };
+        self.0.sockets.lock().push(Box::new(move || Some(listener.clone())));
     }
 
-    /// Serves the health port and the admin port, which also shows the status and the verbosity, if `status` says so on any
-    /// address. They may be bound later.
-    pub fn serve_ports(
+    /// Serves the health port and the admin port, which also shows the verbosity and, possibly on any address, the status that
+    /// `build` returns (see [`with_status`]). They may be bound later.
+    pub fn serve_ports<F: Future<Output = Status> + Send + 'static>(
         &self,
         runtime: &Handle,
         [health, (host, port, admin)]: [(&BindHost, u16, Routes); 2],
-        status: (StatusSource, bool),
+        on_any_address: bool,
+        readiness: impl Fn() -> Vec<Condition> + Send + Sync + 'static,
+        build: impl Fn(Query) -> F + Send + Sync + 'static,
     ) -> Vec<ServerHandle> {
-        let admin = with_status(admin, StatusPort::new(status.0, host, status.1));
+        let admin = with_status(admin, (host, on_any_address), readiness, build);
         let admin = (host, port, with_verbosity(admin, self.0.verbosity.clone()));
         let serve = |(name, (host, port, routes)): (&'static str, (&BindHost, u16, _))| {
             let port = serve(runtime, name, Bind { host: host.clone(), port }, routes);
-            self.0.sockets.lock().push(Socket::Port(name, port.address()));
+            let address = port.address();
+            self.0.sockets.lock().push(Box::new(move || {
+                let address = (*address.borrow())?.to_string();
+                Some(Listener { name: name.into(), address, protocol: "http".into() })
+            }));
             port
         };
         [("health", health), ("admin", admin)].map(serve).into()
@@ -140,13 +141,6 @@ impl Facts {
     /// A document with these facts, and nothing else.
     pub fn document(&self) -> Status {
         let Inner { build, id, flags, verbosity, started, sockets, certificates } = &*self.0;
-        let listener = |socket: &Socket| match socket {
-            Socket::Bound(listener) => Some(listener.clone()),
-            Socket::Port(name, address) => {
-                let address = (*address.borrow())?.to_string();
-                Some(Listener { name: (*name).into(), address, protocol: "http".into() })
-            }
-        };
         let verbosity = Some(verbosity.get()).filter(|level| *level != Options::default().verbosity);
         let verbosity = verbosity.map(|level| Flag { name: "v".into(), value: level.to_string() });
         Status {
@@ -157,7 +151,7 @@ impl Facts {
             started: rfc3339(*started),
             now: rfc3339(now()),
             certificates: certificates.lock().iter().flat_map(|read| read()).collect(),
-            listeners: sockets.lock().iter().filter_map(listener).collect(),
+            listeners: sockets.lock().iter().filter_map(|read| read()).collect(),
             ..Status::default()
         }
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use flags::GoDuration;
 use serve::logs::{LogLimit, Peer};
-use serve::metrics::{Counter, EncodeLabel, EncodeLabelSet, Family, Gauge, LabelSetEncoder};
+use serve::metrics::{Counter, Family, Gauge};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::{Agent, BackendManager, Link, Shared, State};
@@ -49,18 +49,8 @@ serve::label! {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct OutlierLabels {
-    agent_id: Arc<str>,
-    reason: OutlierReason,
-}
-
-impl EncodeLabelSet for OutlierLabels {
-    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> std::fmt::Result {
-        EncodeLabel::encode(&("agent_id", &*self.agent_id), encoder.encode_label())?;
-        self.reason.encode(encoder)
-    }
-}
+/// The label `agent_id`, and the reason.
+type OutlierLabels = ([(&'static str, Arc<str>); 1], OutlierReason);
 
 serve::families! {
     /// The metrics of outliers.
@@ -104,7 +94,7 @@ impl OutlierMetrics {
             (Reverse(opened + failed), agent.stats.since(), Arc::clone(&agent.id))
         });
         for agent in shown.into_iter().take(MOST_SHOWN) {
-            self.outliers.get_or_create(&OutlierLabels { agent_id: Arc::clone(&agent.id), reason }).set(1);
+            self.outliers.get_or_create(&([("agent_id", Arc::clone(&agent.id))], reason)).set(1);
         }
     }
 }

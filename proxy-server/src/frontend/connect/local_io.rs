@@ -14,7 +14,7 @@ use mux::Cause;
 use net::scratch::poll_read_full;
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::socket::Socket;
+use super::socket::{LINGER, Socket};
 use crate::frontend::barrier::FirstByteBarrier;
 use crate::frontend::connection_log::ConnectionLog;
 
@@ -101,7 +101,7 @@ impl<S: Socket> SocketIo<S> {
             if !*linger {
                 return Poll::Ready(());
             }
-            *state = State::Lingering(Linger::new(S::LINGER));
+            *state = State::Lingering(Linger::new(LINGER));
         }
         let State::Lingering(linger) = state else { return Poll::Ready(()) };
         linger.poll(cx, allowance, |cx, max| poll_read_full(socket, cx, max, failed))

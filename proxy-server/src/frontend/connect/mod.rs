@@ -33,7 +33,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::head::{Head, HeadError, HeadParser};
 use self::local_io::SocketIo;
-use self::socket::Socket;
+use self::socket::{LINGER, Socket};
 use super::connection_log::{ConnectionLog, Identity};
 use super::{DISCARD_LIMIT, Frontend, Protocol, next_id};
 use crate::dial::{DialFailure, Dialed, FailureReason, Target};
@@ -224,6 +224,6 @@ async fn send_answer<S: Socket>(socket: &mut S, bytes: &[u8]) -> bool {
 
 /// Lets the client read its answer even if it has sent more bytes than we read.
 async fn linger<S: Socket>(socket: &mut S) {
-    let (mut linger, mut allowance) = (Linger::new(S::LINGER), DISCARD_LIMIT);
+    let (mut linger, mut allowance) = (Linger::new(LINGER), DISCARD_LIMIT);
     poll_fn(|cx| linger.poll(cx, &mut allowance, |cx, max| poll_read_once(socket, cx, max))).await;
 }

@@ -35,19 +35,12 @@ pub trait Socket: AsyncRead + AsyncWrite + Unpin + Send + 'static {
         self.is_write_closed()
     }
 
-    /// How long to wait for the peer's end of file before an orderly close. A close with unread input resets the connection: a
-    /// TCP peer loses the bytes that it has not received (also if the input arrives later), and a Unix socket's peer gets
-    /// ECONNRESET instead of the end of file.
-    const LINGER: Duration;
-
     /// Whether an immediate close with unread input loses none of the written bytes, and tells the peer by an error that bytes
     /// may be missing.
     const CUT_BY_CLOSE: bool = false;
 }
 
 impl Socket for UnixStream {
-    const LINGER: Duration = ROUND_TRIP;
-
     /// The peer reads the written bytes, then ECONNRESET if its own bytes were not all read (`unix_release_sock` in Linux),
     /// else an end of file. A Unix socket has no other signal.
     const CUT_BY_CLOSE: bool = true;
@@ -61,8 +54,6 @@ impl Socket for UnixStream {
 }
 
 impl Socket for ServerStream<ReadAhead<LinkSocket>> {
-    const LINGER: Duration = ROUND_TRIP;
-
     fn poll_cut(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.as_mut().poll_flush(cx))?;
         Pin::new(self.get_mut().get_mut().0).poll_shutdown(cx)
@@ -86,8 +77,10 @@ pub(super) fn has_ended(socket: &TcpStream) -> bool {
     looked.is_ok() && events.iter().any(|event| event.revents().intersects(ended))
 }
 
-/// Long enough for a FIN and its answer on any path.
-const ROUND_TRIP: Duration = Duration::from_secs(1);
+/// How long to wait for the peer's end of file before an orderly close: long enough for a FIN and its answer on any path. A close
+/// with unread input resets the connection: a TCP peer loses the bytes that it has not received (also if the input arrives
+/// later), and a Unix socket's peer gets ECONNRESET instead of the end of file.
+pub(super) const LINGER: Duration = Duration::from_secs(1);
 
 fn abort_tcp(socket: &TcpStream) {
     if let Err(error) = SockRef::from(socket).set_linger(Some(Duration::ZERO)) {
@@ -97,16 +90,12 @@ fn abort_tcp(socket: &TcpStream) {
 
 #[cfg(test)]
 impl Socket for tokio::io::DuplexStream {
-    const LINGER: Duration = ROUND_TRIP;
-
     fn abort(&self) {}
 }
 
 /// For the tests of resets; frontends have no plain TCP.
 #[cfg(test)]
 impl Socket for TcpStream {
-    const LINGER: Duration = ROUND_TRIP;
-
     fn abort(&self) {
         abort_tcp(self);
     }

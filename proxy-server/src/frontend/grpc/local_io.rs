@@ -100,7 +100,7 @@ impl<W: Wire> GrpcIo<W> {
 
     /// Sends CLOSE_RSP unless the client already has its terminal packet, or has left.
     fn send_end(&mut self, text: &str) {
-        if let Some(packet) = self.stream.machine().handle_backend_end(text)
+        if let Some(packet) = self.stream.machine.handle_backend_end(text)
             && let Err(error) = self.stream.pass_on(packet)
         {
             self.log.note(&error);
@@ -111,10 +111,10 @@ impl<W: Wire> GrpcIo<W> {
 impl<W: Wire + Send> LocalIo for GrpcIo<W> {
     fn poll_read(&mut self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Read>> {
         if self.ahead.is_empty() {
-            if self.closed.is_some() || self.stream.machine().is_over() {
+            if self.closed.is_some() || self.stream.machine.is_over() {
                 return Poll::Ready(Ok(Read::Closed));
             }
-            self.stream.hold_back(false);
+            self.stream.wire.hold_back(false);
             self.gone_on = 0;
             match ready!(self.poll_order(cx)) {
                 Order::Deliver(payload) if payload.len() < SMALL => self.gather(cx, payload),
@@ -132,7 +132,7 @@ impl<W: Wire + Send> LocalIo for GrpcIo<W> {
     /// Reads ahead, within the client's window, to see its close. So the close is answered in time even if earlier bytes are
     /// still queued.
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.stream.hold_back(true);
+        self.stream.wire.hold_back(true);
         while self.closed.is_none() {
             let order = ready!(self.poll_order(cx));
             self.put_ahead(order);
@@ -153,7 +153,7 @@ impl<W: Wire + Send> LocalIo for GrpcIo<W> {
     /// The stream counts all bytes whose window is withheld, including those that the link has read since. A message larger
     /// than the window does not withhold it, and is counted in `ahead`.
     fn held(&mut self) -> usize {
-        self.stream.held().saturating_sub(self.gone_on).max(self.ahead.len())
+        self.stream.wire.held().saturating_sub(self.gone_on).max(self.ahead.len())
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>, chunks: &mut Chunks<'_>) -> Poll<io::Result<()>> {
@@ -192,20 +192,20 @@ impl<W: Wire + Send> LocalIo for GrpcIo<W> {
         if self.lingering.is_none() {
             // The link no longer reads from this client. A packet from the client lifts the barrier, and is discarded.
             while !self.barrier.is_lifted() && self.poll_order(cx).is_ready() {}
-            if !self.stream.is_lost() {
+            if !self.stream.lost {
                 ready!(self.barrier.poll_lifted(cx));
             }
             self.log.ended(close_reason);
             self.send_end(&close_reason.wire_text());
         }
-        if self.stream.is_lost() {
+        if self.stream.lost {
             return Poll::Ready(());
         }
         let deadline = self.lingering.get_or_insert_with(|| Box::pin(sleep(LINGER)));
         if deadline.as_mut().poll(cx).is_pending() {
             ready!(self.stream.poll_drained(cx, allowance));
         }
-        self.stream.finish();
+        self.stream.wire.finish();
         Poll::Ready(())
     }
 }

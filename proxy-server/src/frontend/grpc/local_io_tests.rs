@@ -50,7 +50,7 @@ fn open(sent: impl IntoIterator<Item = Packet<Bytes>>) -> GrpcIo<Arrived> {
     let mut stream = Stream::new(Arrived { packets, held: None }, readings.metrics.clone());
     let mut cx = Context::from_waker(Waker::noop());
     assert!(matches!(stream.poll_order(&mut cx), Poll::Ready(Order::Dial { .. })));
-    assert!(stream.machine().handle_dialed().is_some());
+    assert!(stream.machine.handle_dialed().is_some());
     GrpcIo::new(stream, connection_log(&readings))
 }
 

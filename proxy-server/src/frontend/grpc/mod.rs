@@ -62,7 +62,7 @@ impl Frontend {
             // Before its DIAL_RSP the machine gives only one order: to cancel.
             _cancel = poll_fn(|cx| stream.poll_order(cx)) => {
                 identity.not_established(FailureReason::FrontendClose, &"");
-                if stream.has_ended() {
+                if stream.ended {
                     tracing::info!(target: "v2", dialID = dial_id, "frontend stream shutdown, cleaning dial");
                 } else {
                     let took = GoDuration::from(identity.stages.total());
@@ -77,7 +77,7 @@ impl Frontend {
         match outcome {
             Ok(Dialed { connection, slot }) => {
                 let connect_id = connection.connect_id().0;
-                let sent = stream.machine().handle_dialed().map(|answer| stream.pass_on(answer));
+                let sent = stream.machine.handle_dialed().map(|answer| stream.pass_on(answer));
                 let Some(Ok(())) = sent else {
                     let err = sent.and_then(Result::err);
                     tracing::error!(
@@ -99,13 +99,13 @@ impl Frontend {
                 if let DialFailure::NoAgent = failure {
                     tracing::error!(err = %failure, dialID = dial_id, dialAddress = %address, "Failed to get a backend");
                 }
-                if let Some(answer) = stream.machine().handle_refused(failure.to_string()) {
+                if let Some(answer) = stream.machine.handle_refused(failure.to_string()) {
                     let _lost = match failure {
                         DialFailure::Refused(_) => stream.pass_on(answer),
                         _ => stream.send(answer),
                     };
                 }
-                stream.finish();
+                stream.wire.finish();
             }
         }
     }
@@ -115,7 +115,7 @@ impl Frontend {
 async fn first_dial<W: Wire>(stream: &mut Stream<W>) -> Option<Target> {
     match timeout(FIRST_DIAL, poll_fn(|cx| stream.poll_order(cx))).await {
         Ok(Order::Dial { protocol, address }) => {
-            let random = stream.machine().dial_id().map_or(0, |random| random.0);
+            let random = stream.machine.dial_id().map_or(0, |random| random.0);
             Some(Target::new(protocol, address).numbered(random))
         }
         Ok(_) => None,
@@ -128,9 +128,9 @@ async fn first_dial<W: Wire>(stream: &mut Stream<W>) -> Option<Target> {
 
 /// Ends a stream [`LINGER`] after its last packet, or as soon as the client ends it.
 async fn end<W: Wire>(mut stream: Stream<W>) {
-    if !stream.is_lost() {
+    if !stream.lost {
         let mut allowance = DISCARD_LIMIT;
         let _in_time = timeout(LINGER, poll_fn(|cx| stream.poll_drained(cx, &mut allowance))).await;
-        stream.finish();
+        stream.wire.finish();
     }
 }

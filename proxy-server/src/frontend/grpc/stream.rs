@@ -19,15 +19,17 @@ const PACKETS_PER_TURN: usize = 64;
 /// See the module.
 #[derive(Debug)]
 pub struct Stream<W> {
-    wire: W,
-    machine: Machine,
+    /// Carries the packets. Only [`Stream::send`] and [`Stream::pass_on`] send.
+    pub(super) wire: W,
+    /// The protocol's state.
+    pub(super) machine: Machine,
     metrics: Metrics,
     from_client: PacketMeter,
     to_client: PacketMeter,
     /// The client's direction, or the whole stream, has ended.
-    ended: bool,
+    pub(super) ended: bool,
     /// The client receives nothing more.
-    lost: bool,
+    pub(super) lost: bool,
     /// A packet was answered by a reply, and the client's window has not been checked since.
     answered: bool,
 }
@@ -45,21 +47,6 @@ impl<W: Wire> Stream<W> {
             lost: false,
             answered: false,
         }
-    }
-
-    /// The protocol's state.
-    pub fn machine(&mut self) -> &mut Machine {
-        &mut self.machine
-    }
-
-    /// Whether the client's direction has ended.
-    pub fn has_ended(&self) -> bool {
-        self.ended
-    }
-
-    /// Whether the client receives nothing more.
-    pub fn is_lost(&self) -> bool {
-        self.lost
     }
 
     /// The next order that needs the caller. Returns [`Order::Finish`] on every call once the client's direction has ended and
@@ -149,16 +136,6 @@ impl<W: Wire> Stream<W> {
         Poll::Ready(ready)
     }
 
-    /// See [`Wire::hold_back`].
-    pub fn hold_back(&mut self, on: bool) {
-        self.wire.hold_back(on);
-    }
-
-    /// See [`Wire::held`].
-    pub fn held(&mut self) -> usize {
-        self.wire.held()
-    }
-
     /// Counts and sends a packet.
     pub fn send(&mut self, packet: Packet<Bytes>) -> Result<(), WireError> {
         let kind = packet.kind();
@@ -175,10 +152,5 @@ impl<W: Wire> Stream<W> {
         let sent = self.send(packet);
         self.metrics.frontend_write.observe(start.elapsed());
         sent
-    }
-
-    /// Ends the stream with status OK after everything sent.
-    pub fn finish(&mut self) {
-        self.wire.finish();
     }
 }

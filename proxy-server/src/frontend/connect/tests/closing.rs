@@ -61,8 +61,6 @@ impl AsyncWrite for Hostile {
 }
 
 impl Socket for Hostile {
-    const LINGER: Duration = Duration::from_secs(1);
-
     fn poll_cut(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.seen.cut.store(true, Ordering::Relaxed);
         self.poll_flush(cx)
@@ -95,7 +93,7 @@ async fn a_client_that_sends_without_end_does_not_hold_the_links_task() {
         assert_eq!(thrown_away * 4, 2_000, "no more than it may");
         assert!(local.poll_end(&mut cx, &close_reason, &mut allowance).is_pending(), "lingers");
         assert_eq!(seen.reads.load(Ordering::Relaxed), thrown_away, "nothing is read without an allowance");
-        tokio::time::advance(Hostile::LINGER).await;
+        tokio::time::advance(LINGER).await;
         assert!(local.poll_end(&mut cx, &close_reason, &mut allowance).is_ready(), "no longer than that");
         assert!(!seen.aborted.load(Ordering::Relaxed), "{close_reason:?}: what was written is delivered");
         let orderly = close_reason == CloseReason::Flushed;

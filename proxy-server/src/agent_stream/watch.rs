@@ -1,0 +1,99 @@
+//! The watch over an agent stream beside its driver: its unanswered pings steer dials to other streams, and a shared agent id is
+//! logged.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serve::logs::Peer;
+use tokio::sync::watch;
+
+use super::accept::AgentService;
+use super::handle::LinkHandle;
+use crate::backends::LinkId;
+use crate::metrics::Port;
+
+/// How long two agents have one agent id until they are logged. A Go agent's duplicate connection ends at once.
+const SHARED_ID_AFTER: Duration = Duration::from_secs(10);
+
+impl AgentService {
+    /// Follows the pings of a stream, and logs once if two agents seem to have one id.
+    pub(super) async fn watch(self: Arc<Self>, handle: LinkHandle, link: LinkId, agent_id: Arc<str>) {
+        let Some(keepalive) = &handle.facts.keepalive else { return };
+        let steered = self.steer(link, keepalive.unresponsive(), &agent_id);
+        tokio::join!(steered, self.report_shared_id(link, &handle, &agent_id));
+    }
+
+    /// Marks an agent stream as unresponsive while it does not answer pings, so that dials go to other streams, such as the
+    /// agent's new one. Its open connections continue.
+    async fn steer(&self, link: LinkId, mut unresponsive: watch::Receiver<bool>, agent_id: &Arc<str>) {
+        // A change before the first `changed` call must count, too.
+        unresponsive.mark_changed();
+        let (mut known, logs) = (false, &self.gate.toggles);
+        while unresponsive.changed().await.is_ok() {
+            let unresponsive = *unresponsive.borrow_and_update();
+            if std::mem::replace(&mut known, unresponsive) == unresponsive {
+                continue;
+            }
+            if unresponsive {
+                // The lanes of one agent count once.
+                if !self.backends.is_lane_silent_beside(link) {
+                    self.metrics.unresponsive.inc();
+                }
+                if let Some(suppressed) = logs.due_for("unresponsive", agent_id) {
+                    tracing::warn!(
+                        agentID = %Peer(agent_id), suppressed, "keepalive ping unanswered, dials go to other agents"
+                    );
+                }
+            } else if let Some(suppressed) = logs.due_for("responsive", agent_id) {
+                tracing::info!(agentID = %Peer(agent_id), suppressed, "keepalive ping answered again");
+            }
+            self.backends.set_unresponsive(link, unresponsive);
+        }
+    }
+
+    /// Logs a second agent with this id. A duplicate connection has ended by then.
+    async fn report_shared_id(&self, link: LinkId, handle: &LinkHandle, agent_id: &str) {
+        tokio::time::sleep(SHARED_ID_AFTER).await;
+        let (address, id) = (handle.address, Peer(agent_id));
+        let Some(other) = rival_address(&self.backends.rivals(link), handle) else { return };
+        let Some(suppressed) = self.gate.refusals.due("shared id", address) else { return };
+        let text = format!("agent id {id} is also used by an agent at {other}");
+        let text = format!("{text} (both serve; give each its own --agent-id)");
+        self.metrics.journal.refused(Port::Agent.listener(), address, &text);
+        tracing::warn!(
+            agentID = %id, %address, %other, suppressed,
+            "two agents use one agent id: give each its own --agent-id"
+        );
+    }
+}
+
+/// The address of another agent among streams that are no lanes of `own`. Without different addresses only native agents, which
+/// name their process, are known to be different.
+fn rival_address(rivals: &[LinkHandle], own: &LinkHandle) -> Option<IpAddr> {
+    let is_other =
+        |rival: &&LinkHandle| rival.address != own.address || rival.facts.native && own.facts.native;
+    rivals.iter().find(is_other).map(|rival| rival.address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent_stream::LinkFacts;
+
+    #[test]
+    fn only_another_agent_with_the_same_id_is_reported() {
+        let at = |address: &str, native| {
+            let (mut handle, _) = LinkHandle::new();
+            handle.address = address.parse().unwrap();
+            handle.facts = Arc::new(LinkFacts { native, ..LinkFacts::default() });
+            handle
+        };
+        let (go, native) = (at("10.0.0.1", false), at("10.0.0.1", true));
+        let mut rivals = vec![at("10.0.0.1", false)];
+        assert_eq!(rival_address(&rivals, &go), None, "the duplicate connection of a Go agent");
+        assert_eq!(rival_address(std::slice::from_ref(&native), &native), Some(native.address));
+        rivals.push(at("10.0.0.2", false));
+        assert_eq!(rival_address(&rivals, &go), Some("10.0.0.2".parse().unwrap()));
+    }
+}
