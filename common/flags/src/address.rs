@@ -76,7 +76,9 @@ pub fn existing_file(flag: &'static str, path: PathBuf) -> Result<Option<PathBuf
         return Ok(None);
     }
     match std::fs::metadata(&path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Err(FlagError::NoFile { flag, path }),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            Err(FlagError(format!("--{flag}: {path:?} does not exist: give the path of an existing file")))
+        }
         _ => Ok(Some(path)),
     }
 }
@@ -93,8 +95,8 @@ pub fn pair(
     match (cert, key) {
         (Some(cert), Some(key)) => Ok(Some((cert, key))),
         (None, None) => Ok(None),
-        (None, Some(_)) => Err(FlagError::Needs { flag: key_flag, other: cert_flag, fix }),
-        (Some(_), None) => Err(FlagError::Needs { flag: cert_flag, other: key_flag, fix }),
+        (None, Some(_)) => Err(FlagError::needs(key_flag, cert_flag, fix)),
+        (Some(_), None) => Err(FlagError::needs(cert_flag, key_flag, fix)),
     }
 }
 
