@@ -5,7 +5,9 @@ use std::fmt::Write;
 
 use flags::{Exit, closest, one_of};
 use status::words::{duration, plural, seconds};
-use status::{Agent, Certificate, Connection, Failure, List, Listener, Refused, Server, Status, expires};
+use status::{
+    Agent, Certificate, Connection, Failure, List, Listener, Refused, Row, Server, Status, expires,
+};
 
 use crate::admin::Admin;
 use crate::table::{Table, shown};
