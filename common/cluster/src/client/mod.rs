@@ -48,7 +48,7 @@ struct Shared {
     config: Config,
     pool: Pool,
     limit: Option<RateLimit>,
-    user_agent: HeaderValue,
+    user_agent: String,
 }
 
 /// One request.
@@ -75,8 +75,6 @@ impl Client {
     /// `burst`; a `qps` of 0 means no limit.
     pub fn new(config: Config, program: &'static str, qps: f32, burst: i64) -> Self {
         let user_agent = format!("{program}/{}", env!("CARGO_PKG_VERSION"));
-        let user_agent =
-            HeaderValue::from_str(&user_agent).unwrap_or(HeaderValue::from_static("konnectivity"));
         let (pool, limit) = (Pool::default(), RateLimit::new(qps, burst));
         Self(Arc::new(Shared { config, pool, limit, user_agent }))
     }
