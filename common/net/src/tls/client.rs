@@ -16,7 +16,7 @@ use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 
-use super::legacy::{Report, ServerCerts, explained};
+use super::legacy::{explained, server_verifier};
 use super::material::{Material, Options, Tls};
 use super::pem::Judge;
 use super::{
@@ -94,7 +94,6 @@ impl Options for ClientTlsOptions {
         judge: Judge,
     ) -> Result<(Self::Config, Validities), TlsError> {
         let names = self.server_names.iter().map(|name| server_name(name)).collect::<Result<_, _>>()?;
-        let provider = super::shared_provider();
         let (mut validities, mut identity) = (Validities::default(), None);
         let roots = match &material.authorities {
             Some(file) => {
@@ -104,10 +103,9 @@ impl Options for ClientTlsOptions {
             }
             None => system::system_roots()?,
         };
-        let report = Report::new(Arc::clone(observer));
-        let verifier = Arc::new(ServerCerts::new(roots, Arc::clone(&provider), report)?);
+        let verifier = server_verifier(roots, Arc::clone(observer))?;
         if let Some((cert, key)) = &material.pair {
-            let pair = pem::certified_key(cert, key, &provider)?;
+            let pair = pem::certified_key(cert, key, &super::provider())?;
             judge.chain(cert, &pair.cert)?;
             validities.own = Validity::of(&pair.cert);
             identity = Some(pair);

@@ -13,7 +13,7 @@ use rustls::sign::SingleCertAndKey;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::LazyConfigAcceptor;
 
-use super::legacy::{ClientCerts, Report, explained};
+use super::legacy::{client_verifier, explained};
 use super::material::{Material, Options, Tls};
 use super::pem::Judge;
 use super::{
@@ -117,8 +117,7 @@ impl Options for ServerTlsOptions {
             Some(file) => {
                 let roots = pem::certificates(file)?;
                 validities.authorities = Validity::of(&roots);
-                let report = Report::new(Arc::clone(observer));
-                builder.with_client_cert_verifier(Arc::new(ClientCerts::new(roots, provider, report)?))
+                builder.with_client_cert_verifier(client_verifier(roots, provider, Arc::clone(observer))?)
             }
             None => builder.with_no_client_auth(),
         };

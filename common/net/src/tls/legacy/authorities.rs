@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::crypto::WebPkiSupportedAlgorithms;
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
 use rustls::{CertificateError, Error, RootCertStore};
 use rustls_pki_types::{CertificateDer, TrustAnchor, UnixTime};
 use webpki::{EndEntityCert, VerifiedPath};
@@ -48,8 +48,9 @@ impl Authorities {
     pub(super) fn new(
         certs: Vec<CertificateDer<'static>>,
         purpose: Purpose,
-        algorithms: WebPkiSupportedAlgorithms,
+        provider: &CryptoProvider,
     ) -> Self {
+        let algorithms = provider.signature_verification_algorithms;
         let (mut anchors, mut constraints, mut useless) = (Vec::new(), Vec::new(), 0_usize);
         for der in &certs {
             let Ok(anchor) = webpki::anchor_from_trusted_cert(der) else {

@@ -25,8 +25,8 @@ use rustls_pki_types::CertificateDer;
 
 use super::PeerIdentity;
 
-pub(super) use verifiers::{ClientCerts, ServerCerts, explained};
 pub use verifiers::{any_server, server_verifier};
+pub(super) use verifiers::{client_verifier, explained};
 
 /// Why webpki refused a chain that Go's rules accept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,13 +110,13 @@ pub fn ignore_legacy_pki() -> LegacyPkiObserver {
 }
 
 /// Reports every acceptance to the observer, and logs a warning for the first of each kind.
-pub(super) struct Report {
+struct Report {
     observer: LegacyPkiObserver,
     warned: AtomicU8,
 }
 
 impl Report {
-    pub(super) fn new(observer: LegacyPkiObserver) -> Self {
+    fn new(observer: LegacyPkiObserver) -> Self {
         Self { observer, warned: AtomicU8::new(0) }
     }
 
