@@ -12,7 +12,7 @@ use cluster::{Client, Clock};
 use driver::Bounds;
 use grpc::capabilities::Capabilities;
 use net::env_proxy::EnvProxy;
-use net::tls::{CaSource, ClientTls, ClientTlsOptions, TlsError};
+use net::tls::{ClientTls, ClientTlsOptions, TlsError};
 use serve::certificates::{CertificateSide, keep_fresh, keep_kubeconfig_shown};
 use serve::http::{OpsRuntime, ServerHandle, StatusSource, admin, health};
 use serve::metrics::{Exposition, Registry};
@@ -171,7 +171,7 @@ async fn drained(signals: &Signals, limit: Option<Duration>, in_flight: &InFligh
 
 fn tls(config: &Config, metrics: &Metrics) -> Result<ClientTls> {
     let options = ClientTlsOptions {
-        ca: config.servers.ca_cert.clone().map_or(CaSource::System, CaSource::File),
+        ca: config.servers.ca_cert.clone(),
         identity: config.certificate.clone(),
         server_names: config.proxy_servers.iter().map(|server| server.host.clone()).collect(),
         alpn_extras: config.servers.alpn_proto.iter().map(|name| name.as_bytes().to_vec()).collect(),

@@ -27,20 +27,11 @@ use crate::host_port::unbracketed;
 /// The agent's TLS stream.
 pub type ClientStream<IO> = tokio_rustls::client::TlsStream<IO>;
 
-/// The authorities that the agent trusts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum CaSource {
-    /// The authorities in a PEM file.
-    File(PathBuf),
-    /// The system's authorities (our extension: Go exits without a CA file).
-    System,
-}
-
 /// The settings of the agent's TLS.
 #[derive(Debug, Clone)]
 pub struct ClientTlsOptions {
-    /// The authorities of servers.
-    pub ca: CaSource,
+    /// PEM file of the servers' authorities; `None` for the system's (our extension: Go exits without a CA file).
+    pub ca: Option<PathBuf>,
     /// PEM files of the agent's certificate and key, if any.
     pub identity: Option<(PathBuf, PathBuf)>,
     /// The DNS names or IP addresses of servers; a server's certificate must contain the one that it is connected by.
@@ -68,8 +59,8 @@ impl ClientTls {
         let name = names.get(name).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
         let connect = TlsConnector::from(Arc::clone(config)).connect(name.clone(), io);
         let ca = || match &self.options().ca {
-            CaSource::File(path) => path.display().to_string(),
-            CaSource::System => "the system's CA certificates".to_owned(),
+            Some(path) => path.display().to_string(),
+            None => "the system's CA certificates".to_owned(),
         };
         explained(connect, ca).await
     }
@@ -80,11 +71,7 @@ impl Options for ClientTlsOptions {
 
     fn read(&self) -> Result<Material, TlsError> {
         let pair = self.identity.as_ref().map(|(cert, key)| (cert.as_path(), key.as_path()));
-        let authorities = match &self.ca {
-            CaSource::File(path) => Some(path.as_path()),
-            CaSource::System => None,
-        };
-        Material::read(pair, authorities)
+        Material::read(pair, self.ca.as_deref())
     }
 
     fn build(
@@ -137,7 +124,7 @@ pub fn client_config(
     };
     config.resumption = Resumption::disabled();
     config.alpn_protocols = alpn;
-    super::check_config(config.fips())?;
+    super::judged(super::FIPS, config.fips(), "the TLS configuration")?;
     Ok(Arc::new(config))
 }
 

@@ -34,7 +34,12 @@ impl PeerIdentity {
             Self { common_name: cert.subject().iter_common_name().find_map(text), ..Self::default() };
         if let Ok(Some(names)) = cert.subject_alternative_name() {
             for name in &names.value.general_names {
-                found.add(name);
+                match name {
+                    GeneralName::DNSName(dns) => found.dns.push((*dns).to_owned()),
+                    GeneralName::URI(uri) => found.uris.push((*uri).to_owned()),
+                    GeneralName::IPAddress(bytes) => found.ips.extend(ip_address(bytes)),
+                    _ => {}
+                }
             }
         }
         Some(found)
@@ -43,15 +48,6 @@ impl PeerIdentity {
     /// The identity of the first certificate that a peer presented, if any.
     pub fn of(chain: Option<&[CertificateDer<'_>]>) -> Option<Self> {
         chain.and_then(<[_]>::first).and_then(Self::from_der)
-    }
-
-    fn add(&mut self, name: &GeneralName<'_>) {
-        match name {
-            GeneralName::DNSName(dns) => self.dns.push((*dns).to_owned()),
-            GeneralName::URI(uri) => self.uris.push((*uri).to_owned()),
-            GeneralName::IPAddress(bytes) => self.ips.extend(ip_address(bytes)),
-            _ => {}
-        }
     }
 }
 

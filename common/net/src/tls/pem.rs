@@ -9,6 +9,7 @@ use rustls::sign::CertifiedKey;
 use rustls_pki_types::pem::{self, PemObject};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::x509::SubjectPublicKeyInfo;
 
 use super::error::read_failure;
 use super::validity::now;
@@ -96,7 +97,7 @@ pub(super) fn certified_key(
         .load_private_key(private)
         .map_err(|error| key.fault(format!("the private key is not usable: {error} ({SHORTEST_RSA})")))?;
     let pair = Arc::new(CertifiedKey::new(chain, signer));
-    if matches(&pair) {
+    if matches(&pair) == Some(true) {
         return Ok(pair);
     }
     let (key, cert) = (&key.path, &cert.path);
@@ -156,15 +157,9 @@ fn well_formed(der: &CertificateDer<'_>) -> Result<(), &'static str> {
 }
 
 /// Compares the public keys bit by bit, without their algorithm parameters, which may be omitted.
-fn matches(pair: &CertifiedKey) -> bool {
-    let (Some(ours), Some(cert)) = (pair.key.public_key(), pair.cert.first()) else {
-        return false;
-    };
-    let Ok((_, cert)) = X509Certificate::from_der(cert) else {
-        return false;
-    };
-    let Ok((_, ours)) = x509_parser::x509::SubjectPublicKeyInfo::from_der(&ours) else {
-        return false;
-    };
-    cert.public_key().subject_public_key == ours.subject_public_key
+fn matches(pair: &CertifiedKey) -> Option<bool> {
+    let ours = pair.key.public_key()?;
+    let (_, ours) = SubjectPublicKeyInfo::from_der(&ours).ok()?;
+    let (_, cert) = X509Certificate::from_der(pair.cert.first()?).ok()?;
+    Some(cert.public_key().subject_public_key == ours.subject_public_key)
 }
