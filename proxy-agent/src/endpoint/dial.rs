@@ -16,7 +16,8 @@ use rand::seq::SliceRandom;
 use rustix::io::Errno;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpSocket, TcpStream};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::address::{Host, Network, Target, this_machine};
 use super::error::{DialError, Failure, LookupCause, LookupError};
@@ -52,9 +53,8 @@ pub struct Dialer<R> {
     resolver: Arc<R>,
     policy: DestinationPolicy,
     timeout: Duration,
-    /// Whether addresses of equal preference are tried in random order.
-    spread: bool,
     /// Whether it dials endpoints: their sockets leave the last descriptors to streams and probes, and have a limit of unsent bytes.
+    /// Otherwise a name's addresses of equal preference are tried in random order.
     is_to_endpoints: bool,
 }
 
@@ -68,20 +68,14 @@ struct Candidate {
 impl<R: Resolve> Dialer<R> {
     /// A dialer that resolves by `resolver`, checks `policy`, and takes at most [`DIAL_TIMEOUT`].
     pub fn new(resolver: Arc<R>, policy: DestinationPolicy) -> Self {
-        Self { resolver, policy, timeout: DIAL_TIMEOUT, spread: false, is_to_endpoints: true }
+        Self { resolver, policy, timeout: DIAL_TIMEOUT, is_to_endpoints: true }
     }
 
     /// A dialer to servers, which are no endpoints: without a policy, within `timeout`. The caller limits the unsent bytes. A
     /// name's addresses of equal preference are tried in random order: each may be another server, and sources such as a hosts
     /// file always list them in the same order.
     pub fn to_servers(resolver: Arc<R>, timeout: Duration) -> Self {
-        Self {
-            resolver,
-            policy: DestinationPolicy::unrestricted(),
-            timeout,
-            spread: true,
-            is_to_endpoints: false,
-        }
+        Self { resolver, policy: DestinationPolicy::unrestricted(), timeout, is_to_endpoints: false }
     }
 
     /// Dials the protocol and `host:port` of a DIAL_REQ.
@@ -185,7 +179,7 @@ impl<R: Resolve> Dialer<R> {
                 if admitted.is_empty() {
                     return Err(unsuitable(name.clone()));
                 }
-                if self.spread {
+                if !self.is_to_endpoints {
                     admitted.shuffle(&mut rand::rng());
                 }
                 order::by_preference(&mut admitted);
@@ -229,27 +223,24 @@ async fn race(
     if second.is_empty() {
         return in_turn(network, &first, is_to_endpoint, deadline).await;
     }
-    let mut preferred = pin!(in_turn(network, &first, is_to_endpoint, deadline));
-    let mut other = pin!(in_turn(network, &second, is_to_endpoint, deadline));
-    let mut head_start = pin!(sleep(HEAD_START));
-    let (mut failed, mut other_starts, mut other_failed) = (None, false, false);
-    loop {
-        tokio::select! {
-            result = &mut preferred, if failed.is_none() => match result {
-                Ok(endpoint) => return Ok(endpoint),
-                Err(error) => (failed, other_starts) = (Some(error), true),
-            },
-            () = &mut head_start, if !other_starts => other_starts = true,
-            result = &mut other, if other_starts && !other_failed => match result {
-                Ok(endpoint) => return Ok(endpoint),
-                Err(_) => other_failed = true,
-            },
-        }
-        // The preferred family's error is returned.
-        failed = match failed {
-            Some(error) if other_failed => return Err(error),
-            failed => failed,
-        };
+    let failed = Notify::new();
+    let mut preferred = pin!(async {
+        in_turn(network, &first, is_to_endpoint, deadline).await.inspect_err(|_| failed.notify_one())
+    });
+    let mut other = pin!(async {
+        let _ = timeout(HEAD_START, failed.notified()).await;
+        in_turn(network, &second, is_to_endpoint, deadline).await
+    });
+    tokio::select! {
+        result = &mut preferred => match result {
+            // The preferred family's error is returned.
+            Err(error) => other.await.map_err(|_| error),
+            connected => connected,
+        },
+        result = &mut other => match result {
+            Err(_) => preferred.await,
+            connected => connected,
+        },
     }
 }
 
