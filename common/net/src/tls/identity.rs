@@ -51,7 +51,7 @@ impl PeerIdentity {
     }
 }
 
-fn ip_address(bytes: &[u8]) -> Option<IpAddr> {
+pub(super) fn ip_address(bytes: &[u8]) -> Option<IpAddr> {
     let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
     v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
 }

@@ -15,7 +15,7 @@ use rustls::{CertificateError, Error, RootCertStore};
 use rustls_pki_types::{CertificateDer, TrustAnchor, UnixTime};
 use webpki::{EndEntityCert, VerifiedPath};
 
-use super::certificate::{Certificate, Purpose};
+use super::certificate::{Certificate, Purpose, seconds};
 use super::chain;
 use crate::tls::Validity;
 
@@ -180,7 +180,7 @@ impl Constraints {
 
     fn met(self, intermediates: usize, now: UnixTime) -> Result<(), webpki::Error> {
         let Validity { not_before, not_after } = self.validity;
-        let seconds = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+        let seconds = seconds(now);
         if intermediates > self.depth {
             Err(webpki::Error::PathLenConstraintViolated)
         } else if seconds > not_after {
