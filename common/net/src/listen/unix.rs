@@ -286,8 +286,5 @@ fn is_in_use(path: &Path) -> bool {
         socket.set_nonblocking(true)?;
         socket.connect(&SockAddr::unix(path)?)
     };
-    match connect() {
-        Ok(()) => true,
-        Err(error) => error.kind() == io::ErrorKind::WouldBlock,
-    }
+    connect().map_or_else(|error| error.kind() == io::ErrorKind::WouldBlock, |()| true)
 }

@@ -23,11 +23,11 @@ pub struct Material {
 impl Material {
     /// Reads the given files.
     pub(super) fn read(pair: Option<(&Path, &Path)>, authorities: Option<&Path>) -> Result<Self, TlsError> {
-        let pair = match pair {
-            Some((cert, key)) => Some((Contents::read(cert)?, Contents::read(key)?)),
-            None => None,
-        };
-        Ok(Self { pair, authorities: authorities.map(Contents::read).transpose()? })
+        let read = |(cert, key)| Ok::<_, TlsError>((Contents::read(cert)?, Contents::read(key)?));
+        Ok(Self {
+            pair: pair.map(read).transpose()?,
+            authorities: authorities.map(Contents::read).transpose()?,
+        })
     }
 
     /// The certificates of its files.
