@@ -253,7 +253,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
 
     fn publish(&self) {
         let (known, open) = (self.machine.server_count(), self.machine.open_count());
-        self.metrics.set_known_servers(known);
+        self.metrics.known_servers.set(i64::try_from(known).unwrap_or(i64::MAX));
         self.servers.send_if_modified(|servers| {
             let before = (servers.known, servers.open);
             (servers.known, servers.open) = (known, open);

@@ -152,9 +152,7 @@ async fn a_silent_endpoint_is_a_timeout_and_does_not_keep_the_next_from_its_turn
     let listener = full.listen(1).unwrap();
     let address = listener.local_addr().unwrap();
     let mut queued = Vec::new();
-    while let Ok(Ok(stream)) =
-        timeout(Duration::from_millis(300), TcpStream::connect(address)).await
-    {
+    while let Ok(Ok(stream)) = timeout(Duration::from_millis(300), TcpStream::connect(address)).await {
         queued.push(stream);
         assert!(queued.len() < 64, "the queue fills up");
     }

@@ -89,7 +89,8 @@ serve::families! {
         pub certificates: Certificates;
         /// The last failures, for the status.
         pub journal: Journal => |_r| Journal::default();
-        known_servers: Gauge = "known_server_count",
+        /// As in Go.
+        pub known_servers: Gauge = "known_server_count",
             "Current number of servers agent is trying to connect to.";
         server_failures: CountBy<Direction> = "server_connection_failure_count",
             "Count of failures to send to or receive from the proxy server, labeled by the direction (from_server or to_server). \
@@ -107,11 +108,6 @@ pub fn register(registry: &mut Registry) -> Metrics {
 }
 
 impl Families {
-    /// Sets the number of known server replicas.
-    pub fn set_known_servers(&self, count: usize) {
-        self.known_servers.set(i64::try_from(count).unwrap_or(i64::MAX));
-    }
-
     /// The packet counter of one direction. Segment names take the server's point of view: packets that an agent sends are
     /// `from_agent`.
     pub fn packets(&self, direction: Direction) -> PacketMeter {
