@@ -19,9 +19,7 @@ use tokio_rustls::TlsConnector;
 use super::legacy::{explained, server_verifier};
 use super::material::{Material, Options, Tls};
 use super::pem::Judge;
-use super::{
-    ALPN_H2, HandshakeError, LegacyPkiObserver, TlsError, TlsVersion, Validities, Validity, pem, system,
-};
+use super::{ALPN_H2, HandshakeError, LegacyPkiObserver, TlsError, TlsVersion, Validities, Validity, pem};
 use crate::host_port::unbracketed;
 
 /// The agent's TLS stream.
@@ -88,7 +86,7 @@ impl Options for ClientTlsOptions {
                 validities.authorities = Validity::of(&roots);
                 roots
             }
-            None => system::system_roots()?,
+            None => pem::system_roots()?,
         };
         let verifier = server_verifier(roots, Arc::clone(observer))?;
         if let Some((cert, key)) = &material.pair {

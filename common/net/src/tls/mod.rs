@@ -17,7 +17,6 @@ mod legacy;
 mod material;
 mod pem;
 mod server;
-mod system;
 #[cfg(test)]
 mod tests;
 mod validity;
@@ -35,9 +34,8 @@ pub use gather::Gathering;
 pub use identity::PeerIdentity;
 pub use legacy::{LegacyPki, LegacyPkiObserver, any_server, ignore_legacy_pki, server_verifier};
 pub use material::{CertificateFacts, Material, Options, Rotating, Tls, Validities};
-pub use pem::SHORTEST_RSA;
+pub use pem::{SHORTEST_RSA, system_roots};
 pub use server::{ServerStream, ServerTls, ServerTlsOptions};
-pub use system::system_roots;
 pub use validity::{Validity, now as unix_now};
 pub use watch::{Rotated, watch};
 
