@@ -6,7 +6,6 @@
 //! Go's `lease_watches_total` never appears in a scrape of the Go agent: it counts watches in `lease_lists_total`, and so does
 //! [`Families::lease_lists`].
 
-mod labels;
 #[cfg(test)]
 mod tests;
 
@@ -23,13 +22,53 @@ use serve::statusz::Journal;
 use crate::client_set::ConnectStage;
 use crate::endpoint::LookupResult;
 
-pub use labels::{AttemptResult, DialFailureReason, Direction, LostReason};
-
 /// The prefix of every name.
 pub const PREFIX: &str = "konnectivity_network_proxy_agent";
 
 /// Upper bounds in seconds: 5 ms to 30 s.
 const LATENCY: &[f64] = &[0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 30.0];
+
+serve::label! {
+    /// The direction of packets on a stream to a server.
+    pub enum Direction in "direction" {
+        /// Received.
+        FromServer => "from_server",
+        /// Sent.
+        ToServer => "to_server",
+    }
+}
+
+serve::label! {
+    /// The result of an attempt to connect to a server; as proposed for Go.
+    pub enum AttemptResult in "result" {
+        /// A stream that the agent keeps.
+        Connected => "connected",
+        /// Closed at once: the agent has a stream to this server, or drains.
+        Duplicate => "duplicate",
+        /// No stream.
+        Error => "error",
+    }
+}
+
+serve::label! {
+    /// How a stream to a server was lost; as proposed for Go.
+    pub enum LostReason in "reason" {
+        /// The server ended it in order.
+        Eof => "eof",
+        /// It broke.
+        RecvError => "recv_error",
+    }
+}
+
+serve::label! {
+    /// Why a dial of an endpoint failed; only the two reasons of Go.
+    pub enum DialFailureReason in "reason" {
+        /// The endpoint did not answer in time.
+        Timeout => "timeout",
+        /// Any other reason.
+        Unknown => "unknown",
+    }
+}
 
 /// The agent's metrics, shared by clones.
 pub type Metrics = Arc<Families>;
