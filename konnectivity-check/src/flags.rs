@@ -74,7 +74,7 @@ fn apiserver(_flag: &'static str, address: String) -> Result<String, FlagError> 
 
 /// The check of a required value; `fix` is the end of the error if it is empty.
 fn given<T: Default + PartialEq>(fix: &'static str) -> impl Fn(&'static str, T) -> Result<T, FlagError> {
-    move |flag, value| if value == T::default() { Err(FlagError::Empty { flag, fix }) } else { Ok(value) }
+    move |flag, value| if value == T::default() { Err(FlagError::empty(flag, fix)) } else { Ok(value) }
 }
 
 /// The address of kube-apiserver from the environment that kubelet sets.

@@ -4,15 +4,14 @@
 //! second signal stops the agent, as in Go. With `--drain-timeout` the agent also stops when it is idle, or at that time.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use cluster::{Client, Clock};
+use cluster::Client;
 use driver::Bounds;
 use grpc::capabilities::Capabilities;
 use net::env_proxy::EnvProxy;
-use net::tls::{CaSource, ClientTls, ClientTlsOptions, TlsError};
+use net::tls::{ClientTls, ClientTlsOptions, TlsError};
 use serve::certificates::{CertificateSide, keep_fresh, keep_kubeconfig_shown};
 use serve::http::{OpsRuntime, ServerHandle, admin, health};
 use serve::metrics::{Exposition, Registry};
@@ -29,7 +28,7 @@ use crate::client_set::{
     AgentMetadata, ClientSet, DIAL_LIMIT, GrpcConnector, Leased, RunEnd, Servers, SyncSettings,
 };
 use crate::endpoint::{DestinationPolicy, Dialer, SystemResolver};
-use crate::leases::{CounterSettings, LeaseCounter};
+use crate::leases::LeaseCounter;
 use crate::link::{InFlight, Links};
 use crate::metrics::{self, Metrics, PREFIX};
 use crate::statusz::StatusSources;
@@ -50,7 +49,7 @@ pub struct Agent {
     config: Config,
     /// Dials and connections over all streams.
     in_flight: InFlight,
-    draining: Arc<AtomicBool>,
+    drain: CancellationToken,
     /// Certificate watches and the status's history; dropping them ends them.
     _background: Vec<AbortOnDropHandle<()>>,
 }
@@ -99,10 +98,8 @@ impl Agent {
             agent: metadata,
             keepalive: config.keepalive,
         };
-        let client = lease_client(&config)?;
-        let counted = client
-            .as_ref()
-            .map_or_else(|| watch::channel(None).1, |client| count_leases(&config, client, &metrics, ops));
+        let (client, leased) = count_leases(&config, &metrics, ops)?.unzip();
+        let counted = leased.clone().unwrap_or_else(|| watch::channel(None).1);
         let expiry = client.as_ref().and_then(Client::certificate_expiry);
         let of_kubeconfig = keep_kubeconfig_shown(ops.handle(), &facts, expiry, every, &metrics.certificates);
         let settings = SyncSettings {
@@ -112,14 +109,13 @@ impl Agent {
             count_source: config.servers.server_count_source,
             lanes: config.servers.lanes,
         };
-        let leased = client.is_some().then(|| counted.clone());
         let status = StatusSources { facts, metrics: metrics.clone(), open, leased };
         let history = ops.spawn(metrics.journal.clone().keep_history());
         let set = ClientSet::new(connector, links, settings, counted, metrics);
-        let draining = Arc::<AtomicBool>::default();
-        let ports = serve_ports(&config, registry, status, (set.servers(), &draining), ops);
+        let drain = CancellationToken::new();
+        let ports = serve_ports(&config, registry, status, (set.servers(), drain.clone()), ops);
         let background = of_servers.into_iter().chain(of_kubeconfig).chain([history]).collect();
-        Ok(Agent { set, ports, config, in_flight, draining, _background: background })
+        Ok(Agent { set, ports, config, in_flight, drain, _background: background })
     }
 
     /// Keeps a stream to every server until a signal stops it.
@@ -131,11 +127,10 @@ impl Agent {
             proxy_server = servers.join(","),
             "Proxy agent is running"
         );
-        let (drain, stop) = (CancellationToken::new(), CancellationToken::new());
+        let (drain, stop) = (self.drain, CancellationToken::new());
         let drain_timeout = self.config.ports.drain_timeout;
         let watch_signals = async {
             signals.first().await;
-            self.draining.store(true, Ordering::Release);
             drain.cancel();
             drained(signals, drain_timeout, &self.in_flight).await;
             stop.cancel();
@@ -171,7 +166,7 @@ async fn drained(signals: &Signals, limit: Option<Duration>, in_flight: &InFligh
 
 fn tls(config: &Config, metrics: &Metrics) -> Result<ClientTls> {
     let options = ClientTlsOptions {
-        ca: config.servers.ca_cert.clone().map_or(CaSource::System, CaSource::File),
+        ca: config.servers.ca_cert.clone(),
         identity: config.certificate.clone(),
         server_names: config.proxy_servers.iter().map(|server| server.host.clone()).collect(),
         alpn_extras: config.servers.alpn_proto.iter().map(|name| name.as_bytes().to_vec()).collect(),
@@ -190,39 +185,30 @@ fn tls(config: &Config, metrics: &Metrics) -> Result<ClientTls> {
     })
 }
 
-/// The Kubernetes API client, if the agent counts leases.
-fn lease_client(config: &Config) -> Result<Option<Client>> {
-    if !config.kube.count_server_leases {
-        return Ok(None);
-    }
-    let api = cluster::Config::load(config.kube.kubeconfig.as_deref()).context("--kubeconfig")?;
-    tracing::info!(
-        api = %api,
-        namespace = config.kube.lease_namespace,
-        selector = %config.kube.lease_label_selector,
-        asked_for = config.kube.kube_api_content_type,
-        "Servers are counted by their leases; requests to the Kubernetes API are JSON"
-    );
-    Ok(Some(Client::new(api, "proxy-agent", 0.0, 0)))
-}
-
-/// Starts to count the servers by their leases, and returns the receiver of the count. The task runs on the runtime of the
-/// health and admin ports, off the data path; no other task waits for it.
+/// The Kubernetes API client, and the receiver of the count of servers by their leases, if the agent counts them. The task runs on
+/// the runtime of the health and admin ports, off the data path; no other task waits for it.
 fn count_leases(
     config: &Config,
-    client: &Client,
     metrics: &Metrics,
     ops: &OpsRuntime,
-) -> watch::Receiver<Option<Leased>> {
-    let settings = CounterSettings {
-        selector: config.kube.lease_label_selector.clone(),
-        clock: Clock::system(),
-        speedup: 1,
-    };
-    let (counter, counted) =
-        LeaseCounter::new(client.leases(&config.kube.lease_namespace), settings, metrics.clone());
+) -> Result<Option<(Client, watch::Receiver<Option<Leased>>)>> {
+    let kube = &config.kube;
+    if !kube.count_server_leases {
+        return Ok(None);
+    }
+    let api = cluster::Config::load(kube.kubeconfig.as_deref()).context("--kubeconfig")?;
+    tracing::info!(
+        api = %api,
+        namespace = kube.lease_namespace,
+        selector = %kube.lease_label_selector,
+        asked_for = kube.kube_api_content_type,
+        "Servers are counted by their leases; requests to the Kubernetes API are JSON"
+    );
+    let client = Client::new(api, "proxy-agent", 0.0, 0);
+    let leases = client.leases(&kube.lease_namespace);
+    let (counter, counted) = LeaseCounter::new(leases, &kube.lease_label_selector, metrics.clone());
     ops.handle().spawn(counter.run());
-    counted
+    Ok(Some((client, counted)))
 }
 
 /// Go's text, with the numbers if the agent has some servers but needs more.
@@ -244,18 +230,17 @@ fn serve_ports(
     config: &Config,
     registry: Registry,
     status: StatusSources,
-    (servers, draining): (watch::Receiver<Servers>, &Arc<AtomicBool>),
+    (servers, drain): (watch::Receiver<Servers>, CancellationToken),
     ops: &OpsRuntime,
 ) -> Vec<ServerHandle> {
     let (facts, exposition) = (status.facts.clone(), Exposition::new(registry));
-    let (wanted, draining) = (config.ports.min_ready_servers, Arc::clone(draining));
+    let wanted = config.ports.min_ready_servers;
     let readiness = move || {
-        let servers = servers.borrow().clone();
-        let draining = draining.load(Ordering::Acquire);
+        let (servers, takes_dials) = (servers.borrow().clone(), !drain.is_cancelled());
         vec![
             health::Condition::check("server-connected", servers.open >= wanted, too_few(&servers, wanted))
                 .noting(last_error(&servers)),
-            health::Condition::extra("draining", !draining, "the agent drains and takes no new dials"),
+            health::Condition::extra("draining", takes_dials, "the agent drains and takes no new dials"),
         ]
     };
     let health = health::agent(readiness.clone(), exposition);

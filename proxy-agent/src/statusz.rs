@@ -59,7 +59,8 @@ impl StatusSources {
 
 /// A server, by its streams.
 fn server(links: &[Arc<OpenLink>]) -> Server {
-    let rtts = links.iter().filter_map(|link| link.origin.keepalive.as_ref()?.last_rtt());
+    let rtts = links.iter().filter_map(|link| link.keepalive.last_rtt());
+    let addresses: BTreeSet<_> = links.iter().map(|link| &link.address).collect();
     let state = if links.iter().all(|link| link.is_unresponsive()) {
         "unresponsive"
     } else if links.iter().all(|link| link.drain.is_cancelled()) {
@@ -69,12 +70,7 @@ fn server(links: &[Arc<OpenLink>]) -> Server {
     };
     Server {
         id: links.first().map(|link| link.server_id.to_string()).unwrap_or_default(),
-        addresses: links
-            .iter()
-            .map(|link| link.origin.address.clone())
-            .collect::<BTreeSet<_>>()
-            .into_iter()
-            .collect(),
+        addresses: addresses.into_iter().cloned().collect(),
         native: links.iter().any(|link| link.native),
         since: links.iter().map(|link| link.since).min().map(rfc3339).unwrap_or_default(),
         streams: links.len() as u64,

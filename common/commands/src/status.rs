@@ -5,7 +5,9 @@ use std::fmt::Write;
 
 use flags::{Exit, closest, one_of};
 use status::words::{duration, plural, seconds};
-use status::{Agent, Certificate, Connection, Failure, List, Listener, Refused, Server, Status, expires};
+use status::{
+    Agent, Certificate, Connection, Failure, List, Listener, Refused, Row, Server, Status, expires,
+};
 
 use crate::admin::Admin;
 use crate::table::{Table, shown};
@@ -17,18 +19,12 @@ const ABOUT: &str = "shows what the running program knows: its health, or one li
 /// Failures that the overview shows.
 const LAST: usize = 5;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Output {
-    Table,
-    Json,
-}
-
 flags::flags! {
     struct StatusFlags {
         "Output" {
             /// table or json.
-            output: Output = "table" [letter = 'o']
-                => one_of(&[("table", Output::Table), ("json", Output::Json)], "it must be table or json"),
+            json("output"): bool = "table" [letter = 'o']
+                => one_of(&[("table", false), ("json", true)], "it must be table or json"),
         }
     }
 }
@@ -53,9 +49,9 @@ pub(crate) async fn run(program: Program, line: Vec<OsString>) -> Result<Exit, E
         "connections" => admin.whole(List::Connections, "").await?,
         _ => admin.status("").await?,
     };
-    let text = match flags.output {
-        Output::Json => serde_json::to_string_pretty(&status).unwrap_or_default() + "\n",
-        Output::Table => headline(&status) + "\n" + &body(&status, list),
+    let text = match flags.json {
+        true => serde_json::to_string_pretty(&status).unwrap_or_default() + "\n",
+        false => headline(&status) + "\n" + &body(&status, list),
     };
     Ok(Exit { code: u8::from(!status.is_ready()), ..Exit::show(text) })
 }

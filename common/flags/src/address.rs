@@ -76,7 +76,9 @@ pub fn existing_file(flag: &'static str, path: PathBuf) -> Result<Option<PathBuf
         return Ok(None);
     }
     match std::fs::metadata(&path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Err(FlagError::NoFile { flag, path }),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            Err(FlagError(format!("--{flag}: {path:?} does not exist: give the path of an existing file")))
+        }
         _ => Ok(Some(path)),
     }
 }
@@ -93,8 +95,8 @@ pub fn pair(
     match (cert, key) {
         (Some(cert), Some(key)) => Ok(Some((cert, key))),
         (None, None) => Ok(None),
-        (None, Some(_)) => Err(FlagError::Needs { flag: key_flag, other: cert_flag, fix }),
-        (Some(_), None) => Err(FlagError::Needs { flag: cert_flag, other: key_flag, fix }),
+        (None, Some(_)) => Err(FlagError::needs(key_flag, cert_flag, fix)),
+        (Some(_), None) => Err(FlagError::needs(cert_flag, key_flag, fix)),
     }
 }
 
@@ -139,14 +141,14 @@ pub fn identity(
 }
 
 /// The minimum of `--unresponsive-timeout`: a peer counts as unresponsive after three seconds.
-const LEAST_UNRESPONSIVE: GoDuration = GoDuration::from_seconds(10);
+const LEAST_UNRESPONSIVE: Duration = Duration::from_secs(10);
 
 /// `--unresponsive-timeout` of both programs.
 ///
 /// # Errors
 /// If it is below 10 s.
 pub fn unresponsive_timeout(flag: &'static str, given: GoDuration) -> Result<Duration, FlagError> {
-    if given < LEAST_UNRESPONSIVE {
+    if given.or_zero() < LEAST_UNRESPONSIVE {
         return Err(FlagError::value(flag, given, "it must not be below 10s"));
     }
     Ok(given.or_zero())

@@ -14,11 +14,6 @@ impl GoDuration {
     /// A duration of zero.
     pub const ZERO: Self = Self { nanoseconds: 0 };
 
-    /// This many seconds, up to about 292 years.
-    pub const fn from_seconds(seconds: u32) -> Self {
-        Self { nanoseconds: seconds as i64 * 1_000_000_000 }
-    }
-
     /// The duration for monotonic clocks: a negative one becomes zero.
     pub fn or_zero(self) -> Duration {
         Duration::from_nanos(u64::try_from(self.nanoseconds).unwrap_or(0))

@@ -24,9 +24,11 @@ impl Exit {
 
     /// An error: one line on standard error. Control characters from an argument, including line breaks, are escaped.
     pub fn refuse(reason: &str) -> Self {
-        let mut line: String = reason.chars().flat_map(printable).collect();
-        line.push('\n');
-        Self { code: 1, stdout: String::new(), stderr: line }
+        let mut stderr = String::new();
+        for c in reason.chars() {
+            if c.is_control() { stderr.extend(c.escape_default()) } else { stderr.push(c) }
+        }
+        Self { code: 1, stdout: String::new(), stderr: stderr + "\n" }
     }
 
     /// Prints the output and returns the exit code for `main`. A closed standard output or error does not change the
@@ -42,12 +44,6 @@ impl From<FlagError> for Exit {
     fn from(refusal: FlagError) -> Self {
         Self::refuse(&refusal.to_string())
     }
-}
-
-fn printable(c: char) -> impl Iterator<Item = char> {
-    let escaped = c.is_control().then(|| c.escape_default());
-    let plain = escaped.is_none().then_some(c);
-    escaped.into_iter().flatten().chain(plain)
 }
 
 #[cfg(test)]

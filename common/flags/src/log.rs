@@ -103,12 +103,8 @@ impl Value for Severity {
             return Ok(named);
         }
         let want = "it must be INFO, WARNING, ERROR, FATAL or a number from 0 to 3";
-        match text.parse::<i32>().map_err(|_| want.to_owned())? {
-            ..=0 => Ok(Self::Info),
-            1 => Ok(Self::Warning),
-            2 => Ok(Self::Error),
-            3.. => Ok(Self::Fatal),
-        }
+        let number = text.parse::<i32>().map_err(|_| want.to_owned())?;
+        Ok(known[number.clamp(0, 3) as usize])
     }
 
     fn shown(&self) -> String {

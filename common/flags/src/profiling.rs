@@ -26,11 +26,8 @@ impl ProfilingFlags {
     /// If contention profiling is set without profiling.
     pub fn check(self) -> Result<Self, FlagError> {
         if self.enable_contention_profiling && !self.enable_profiling {
-            return Err(FlagError::Needs {
-                flag: "enable-contention-profiling",
-                other: "enable-profiling",
-                fix: "give both, or neither",
-            });
+            let (flag, other) = ("enable-contention-profiling", "enable-profiling");
+            return Err(FlagError::needs(flag, other, "give both, or neither"));
         }
         Ok(self)
     }

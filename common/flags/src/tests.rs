@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use proptest::prelude::*;
 
@@ -69,7 +70,7 @@ fn values_and_words() {
     assert_eq!(good(&["--port", "-5"]).port, -5);
     assert_eq!(good(&["--port=1", "--port=2"]).port, 2, "the last wins");
     assert_eq!(good(&["--size=0x10"]).size, 16);
-    assert_eq!(good(&["--wait", "1m30s"]).wait, GoDuration::from_seconds(90));
+    assert_eq!(good(&["--wait", "1m30s"]).wait, Duration::from_secs(90).into());
     assert_eq!(good(&["--list=a,b", "--list", "c"]).list, ["a", "b", "c"], "lists append");
     assert_eq!(good(&["--list=a", "--list="]).list, ["a"]);
 }

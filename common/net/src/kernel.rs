@@ -156,14 +156,11 @@ impl TcpPeer {
 /// # Errors
 /// Those of setsockopt(2); the connection is most likely gone.
 pub fn bound_silence(stream: &TcpStream) -> io::Result<Option<TcpPeer>> {
-    let error = match TcpPeer::of(stream) {
-        Ok(peer) => match peer.look() {
-            Ok(_) => return Ok(Some(peer)),
-            // A sample needs a descriptor; the next sample may get one.
-            Err(error) if lacks_descriptors(&error) => return Ok(Some(peer)),
-            Err(error) => error,
-        },
-        Err(error) => error,
+    let error = match TcpPeer::of(stream).map(|peer| (peer.look(), peer)) {
+        Ok((Ok(_), peer)) => return Ok(Some(peer)),
+        // A sample needs a descriptor; the next sample may get one.
+        Ok((Err(error), peer)) if lacks_descriptors(&error) => return Ok(Some(peer)),
+        Ok((Err(error), _)) | Err(error) => error,
     };
     tracing::debug!(%error, "no sock_diag, using TCP_USER_TIMEOUT");
     SockRef::from(stream).set_tcp_user_timeout(Some(HOST_TIMEOUT))?;
@@ -178,11 +175,7 @@ fn lacks_descriptors(error: &io::Error) -> bool {
 fn octets(address: SocketAddr) -> [u8; 16] {
     match address.ip() {
         IpAddr::V6(ip) => ip.octets(),
-        IpAddr::V4(ip) => {
-            let mut octets = [0; 16];
-            octets[..4].copy_from_slice(&ip.octets());
-            octets
-        }
+        IpAddr::V4(ip) => (u128::from(ip.to_bits()) << 96).to_be_bytes(),
     }
 }
 

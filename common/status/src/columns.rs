@@ -1,7 +1,7 @@
 //! The lists as tables: the columns that the status page and the command `status` show.
 
 use crate::words::{self, ago, bytes, count, duration};
-use crate::{Agent, Certificate, Connection, Failure, Flag, Health, Listener, Refused, Server, Status};
+use crate::{Agent, Certificate, Connection, Failure, Flag, Health, Listener, Refused, Row, Server, Status};
 
 /// A column: its cells, and the field by which it is sorted (empty for none).
 #[derive(Debug)]
@@ -143,9 +143,8 @@ fn release(native: bool, version: &str) -> Cell<'_> {
     })
 }
 
-impl Agent {
-    /// Its columns.
-    pub const COLUMNS: &[Column<Self>] = &[
+impl Row for Agent {
+    const COLUMNS: &'static [Column<Self>] = &[
         sorted("Agent", "id", |agent| Text(&agent.id)),
         sorted("State", "state", |agent| State(agent.state == "ready", &agent.state, &agent.reason)),
         figure("Connections", "connections", |agent| Number(agent.connections)),
@@ -164,11 +163,15 @@ impl Agent {
         detail("Reason", "reason", |agent| Text(&agent.reason)),
         column("Identifiers", |agent| Texts(&agent.identifiers)),
     ];
+
+    fn contains(&self, text: &str) -> bool {
+        let texts = [&self.id, &self.identity, &self.zone].into_iter();
+        texts.chain(&self.addresses).chain(&self.identifiers).any(|one| one.contains(text))
+    }
 }
 
-impl Server {
-    /// Its columns.
-    pub const COLUMNS: &[Column<Self>] = &[
+impl Row for Server {
+    const COLUMNS: &'static [Column<Self>] = &[
         sorted("Server", "id", |server| Text(&server.id)),
         sorted("State", "state", |server| State(server.state == "ready", &server.state, "")),
         figure("Connections", "connections", |server| Number(server.connections)),
@@ -178,11 +181,14 @@ impl Server {
         figure("Streams", "streams", |server| Number(server.streams)),
         column("Protocol", |server| release(server.native, "")),
     ];
+
+    fn contains(&self, text: &str) -> bool {
+        self.id.contains(text) || self.addresses.iter().any(|one| one.contains(text))
+    }
 }
 
-impl Connection {
-    /// Its columns.
-    pub const COLUMNS: &[Column<Self>] = &[
+impl Row for Connection {
+    const COLUMNS: &'static [Column<Self>] = &[
         sorted("Target", "target", |connection| Text(&connection.target)),
         sorted(PEER, "peer", |connection| Text(&connection.peer)),
         column("ID", |connection| Owned(connection.id.to_string())),
@@ -192,6 +198,10 @@ impl Connection {
         figure("Queued", "queued", |connection| Bytes(connection.queued)),
         figure("Stalled for", "stalled_seconds", |connection| Stalled(connection.stalled_seconds)),
     ];
+
+    fn contains(&self, text: &str) -> bool {
+        self.peer.contains(text) || self.target.contains(text)
+    }
 }
 
 impl Failure {
@@ -258,7 +268,6 @@ impl Flag {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Row;
 
     /// The fields by which a list is sorted are those of its document.
     fn sorts<R: Row + serde::Serialize>(row: &R) {

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use crate::{Agent, Column, Connection, Query, Server};
+use crate::{Column, Query};
 
 /// An entry of a list.
 pub trait Row: Sized + 'static {
@@ -15,31 +15,6 @@ pub trait Row: Sized + 'static {
     /// The column of a field.
     fn sorted_by(field: &str) -> Option<&'static Column<Self>> {
         Self::COLUMNS.iter().find(|column| !field.is_empty() && column.sort == field)
-    }
-}
-
-impl Row for Agent {
-    const COLUMNS: &'static [Column<Self>] = Agent::COLUMNS;
-
-    fn contains(&self, text: &str) -> bool {
-        let texts = [&self.id, &self.identity, &self.zone].into_iter();
-        texts.chain(&self.addresses).chain(&self.identifiers).any(|one| one.contains(text))
-    }
-}
-
-impl Row for Server {
-    const COLUMNS: &'static [Column<Self>] = Server::COLUMNS;
-
-    fn contains(&self, text: &str) -> bool {
-        self.id.contains(text) || self.addresses.iter().any(|one| one.contains(text))
-    }
-}
-
-impl Row for Connection {
-    const COLUMNS: &'static [Column<Self>] = Connection::COLUMNS;
-
-    fn contains(&self, text: &str) -> bool {
-        self.peer.contains(text) || self.target.contains(text)
     }
 }
 
@@ -138,6 +113,7 @@ fn order<R>(column: &Column<R>, descending: bool, one: &R, two: &R) -> Ordering 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Agent;
 
     fn agents(count: usize) -> impl Iterator<Item = Agent> {
         let agent = |n: usize| Agent {

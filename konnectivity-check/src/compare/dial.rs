@@ -52,7 +52,7 @@ pub(super) async fn dial(
     let began = Instant::now();
     let dialed = async {
         let io = place.connect(identity).await.map_err(|text| Refused { stage: "frontend", text })?;
-        Tunnel::dial(io, place.protocol(), target).await
+        Tunnel::dial(io, place.protocol, target).await
     };
     let dialed = timeout(LIMIT, dialed).await;
     let mut tunnel = dialed.map_err(|_| Failure::new("frontend", "it timed out"))??;

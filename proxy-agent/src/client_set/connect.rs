@@ -22,8 +22,9 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
 use super::metadata::{self, AgentMetadata};
-use super::{Address, CLOSE_WITHIN, ConnectedStream, Connector, GrpcStream, Resolved, Told};
+use super::{Address, ConnectedStream, Connector, Resolved, Told};
 use crate::endpoint::{DialError, Dialer, Failure, Resolve};
+use crate::link::{CLOSE_WITHIN, GrpcStream};
 
 /// Time limit for resolving and dialing together.
 pub const DIAL_LIMIT: Duration = Duration::from_secs(10);
@@ -187,25 +188,18 @@ impl<R: Resolve> GrpcConnector<R> {
     /// The addresses of an entry: of a name with several addresses these, otherwise the entry itself, which is looked up again
     /// when it is dialed. An HTTP proxy looks up names itself.
     async fn addresses(&self, index: usize, entry: &ServerAddress) -> Resolved {
-        let itself = || Address { dial: entry.clone(), entry: index };
-        let several = match self.proxy.proxy_for(&entry.host, entry.port) {
-            Ok(None) => timeout(LOOKUP_LIMIT, self.dialer.addresses(&entry.host)).await,
-            _ => Ok(Ok(Vec::new())),
+        let found = match self.proxy.proxy_for(&entry.host, entry.port) {
+            Ok(None) => match timeout(LOOKUP_LIMIT, self.dialer.addresses(&entry.host)).await {
+                Ok(found) => found.map_err(|error| error.to_string()),
+                Err(_) => Err(format!("no answer within {} s", LOOKUP_LIMIT.as_secs())),
+            },
+            _ => Ok(Vec::new()),
         };
-        match several {
-            Ok(Ok(several)) if several.len() > 1 => {
-                let of = |ip: IpAddr| ServerAddress { host: ip.to_string(), port: entry.port };
-                let addresses =
-                    several.into_iter().map(|ip| Address { dial: of(ip), entry: index }).collect();
-                Resolved { addresses, error: None }
-            }
-            Ok(Ok(_)) => Resolved { addresses: vec![itself()], error: None },
-            Ok(Err(error)) => Resolved { addresses: vec![itself()], error: Some(error.to_string()) },
-            Err(_) => {
-                let error = format!("no answer within {} s", LOOKUP_LIMIT.as_secs());
-                Resolved { addresses: vec![itself()], error: Some(error) }
-            }
-        }
+        let (several, error) = found.map_or_else(|error| (Vec::new(), Some(error)), |found| (found, None));
+        let of = |ip: IpAddr| ServerAddress { host: ip.to_string(), port: entry.port };
+        let dials =
+            if several.len() > 1 { several.into_iter().map(of).collect() } else { vec![entry.clone()] };
+        Resolved { addresses: dials.into_iter().map(|dial| Address { dial, entry: index }).collect(), error }
     }
 
     /// The proxy for an address. NO_PROXY may name the entry, or the address itself if a lease tells it.

@@ -9,8 +9,7 @@ use grpc::live_streams::StreamName;
 use grpc::{Code, ServerSettings, serve_connection};
 use http::header::{HeaderMap, HeaderValue};
 use net::tls::{
-    ALPN_H2, CaSource, CipherSuites, ClientTlsOptions, ServerTls, ServerTlsOptions, TlsVersion,
-    ignore_legacy_pki,
+    ALPN_H2, CipherSuites, ClientTlsOptions, ServerTls, ServerTlsOptions, TlsVersion, ignore_legacy_pki,
 };
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
@@ -90,7 +89,7 @@ impl Pki {
     fn client_with(&self, names: &[&str], identity: Option<&Pki>) -> ClientTls {
         let of = |pki: &Pki, name: &str| pki.directory.path().join(name);
         let options = ClientTlsOptions {
-            ca: CaSource::File(self.directory.path().join("ca.pem")),
+            ca: Some(self.directory.path().join("ca.pem")),
             identity: identity.map(|pki| (of(pki, "cert.pem"), of(pki, "key.pem"))),
             server_names: names.iter().map(|name| (*name).to_owned()).collect(),
             alpn_extras: Vec::new(),

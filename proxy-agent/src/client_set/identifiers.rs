@@ -6,6 +6,7 @@
 
 use std::net::IpAddr;
 
+use flags::go::boolean;
 use ipnet::IpNet;
 use net::query::pairs;
 
@@ -59,8 +60,6 @@ struct Useless {
 }
 
 fn useless(key: &str, value: &str) -> Option<Useless> {
-    const BOOLEANS: [&str; 12] =
-        ["1", "t", "T", "TRUE", "true", "True", "0", "f", "F", "FALSE", "false", "False"];
     let by_variable = |text: &str| Some(Useless { by_variable: true, text: text.to_owned() });
     if value.contains('$') {
         return by_variable("a variable that nothing expanded, which matches no target");
@@ -81,7 +80,7 @@ fn useless(key: &str, value: &str) -> Option<Useless> {
         "ipv4" => (is_address(value) || is_name(), "ipv4=ADDRESS, such as ipv4=10.0.0.1"),
         "ipv6" => (is_address(value) || is_name(), "ipv6=ADDRESS, such as ipv6=fd00::1"),
         "cidr" => (value.parse::<IpNet>().is_ok(), "cidr=BLOCK, such as cidr=10.0.0.0/16"),
-        "default-route" => (BOOLEANS.contains(&value), "default-route=true"),
+        "default-route" => (boolean(value).is_ok(), "default-route=true"),
         _ => (true, ""),
     };
     (!matches).then(|| Useless {

@@ -1,6 +1,7 @@
 //! Lanes in a simulated network: a mesh of agent and servers behind one balancer, and lists of addresses.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use proptest::prelude::*;
 use rand::rngs::StdRng;

@@ -3,7 +3,7 @@
 //! Owns a task for every kept stream, every attempt and the lookup, so that a panic ends only that task; all of them end with
 //! it. Never touches a packet.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,8 +21,8 @@ use tokio_util::sync::CancellationToken;
 use super::machine::{Machine, Step, SyncSettings};
 use super::renewal::PresentedCert;
 use super::streams::{Decision, StreamId};
-use super::{Address, ConnectError, ConnectStage, ConnectedStream, Connector, Leased, LinkRunner, Resolved};
-use crate::link::{LinkControl, ServerState};
+use super::{Address, ConnectError, ConnectStage, ConnectedStream, Connector, Leased, Resolved};
+use crate::link::{LinkControl, LinkRunner, ServerState};
 use crate::metrics::{AttemptResult, LostReason, Metrics};
 
 /// How long streams may take to end in order after a stop; then they are dropped.
@@ -85,8 +85,8 @@ pub struct ClientSet<C: Connector, L> {
     servers: watch::Sender<Servers>,
     /// The running lookup, one at most.
     lookup: JoinSet<Vec<Resolved>>,
-    /// The names whose last lookup failed, by entry.
-    unresolved: HashMap<usize, String>,
+    /// The entries whose last lookup failed.
+    unresolved: HashSet<usize>,
     attempts: JoinSet<Outcome<C::Stream>>,
     /// The addresses and numbers of the tasks in `attempts`.
     dialed: HashMap<Id, (Address, u64)>,
@@ -102,8 +102,6 @@ pub struct ClientSet<C: Connector, L> {
     closing: JoinSet<()>,
     /// A server may answer pings and then not, again and again.
     logs: LogLimit,
-    /// See [`Servers::last_error`].
-    last_error: Option<(Arc<str>, Instant)>,
     started: Instant,
 }
 
@@ -125,7 +123,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             leases,
             servers: watch::Sender::default(),
             lookup: JoinSet::new(),
-            unresolved: HashMap::new(),
+            unresolved: HashSet::new(),
             attempts: JoinSet::new(),
             dialed: HashMap::new(),
             last_attempt: StreamName { process: rand::random(), number: 0 },
@@ -135,7 +133,6 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             clock: unix_now,
             closing: JoinSet::new(),
             logs: LogLimit::default(),
-            last_error: None,
             started: Instant::now(),
         }
     }
@@ -185,17 +182,14 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             let failed = |entry| Resolved { addresses: vec![entry], error: Some(error.to_string()) };
             self.connector.entries().into_iter().map(failed).collect()
         });
-        for (index, entry) in entries.iter().enumerate() {
-            match (&entry.error, entry.addresses.first()) {
-                (Some(error), Some(itself)) if !self.unresolved.contains_key(&index) => {
-                    let name = itself.dial.host.clone();
+        for (entry, itself) in entries.iter().zip(self.connector.entries()) {
+            let name = itself.dial.host;
+            match &entry.error {
+                Some(error) if self.unresolved.insert(itself.entry) => {
                     tracing::warn!(name, err = %Peer(error), "server name lookup failed");
-                    self.unresolved.insert(index, name);
                 }
-                (None, _) => {
-                    if let Some(name) = self.unresolved.remove(&index) {
-                        tracing::info!(name, "server name lookup works again");
-                    }
+                None if self.unresolved.remove(&itself.entry) => {
+                    tracing::info!(name, "server name lookup works again");
                 }
                 _ => {}
             }
@@ -259,12 +253,11 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
 
     fn publish(&self) {
         let (known, open) = (self.machine.server_count(), self.machine.open_count());
-        let servers = Servers { known, open, last_error: self.last_error.clone() };
-        self.metrics.set_known_servers(known);
-        self.servers.send_if_modified(|current| {
-            let changed = *current != servers;
-            *current = servers;
-            changed
+        self.metrics.known_servers.set(i64::try_from(known).unwrap_or(i64::MAX));
+        self.servers.send_if_modified(|servers| {
+            let before = (servers.known, servers.open);
+            (servers.known, servers.open) = (known, open);
+            before != (known, open)
         });
     }
 
@@ -373,8 +366,9 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
     }
 
     /// Records an error for readiness.
-    fn failed(&mut self, error: &str) {
-        self.last_error = Some((shown_error(error).into(), Instant::now()));
+    fn failed(&self, error: &str) {
+        let error = (shown_error(error).into(), Instant::now());
+        self.servers.send_modify(|servers| servers.last_error = Some(error));
     }
 
     fn keep(

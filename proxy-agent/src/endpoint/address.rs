@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::error::{AddressError, DialError, Failure};
+use super::error::{DialError, Failure};
 
 /// The protocols that an agent dials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -79,16 +79,9 @@ pub struct Target {
 impl Target {
     /// Parses a DIAL_REQ's address.
     pub fn parse(network: Network, address: &str) -> Result<Self, DialError> {
-        Self::parse_parts(network, address).map_err(|problem| DialError::new(network, "", problem))
-    }
-
-    fn parse_parts(network: Network, address: &str) -> Result<Self, AddressError> {
-        if address.is_empty() {
-            return Err(AddressError("missing address".to_owned()));
-        }
-        let (host, port) = split_host_port(address)?;
-        let port = parse_port(network, port)?;
-        Ok(Self { host: parse_host(host), port })
+        let fail = |what| DialError::new(network, "", Failure::Address(what));
+        let (host, port) = split_host_port(address).map_err(fail)?;
+        Ok(Self { host: parse_host(host), port: parse_port(network, port).map_err(fail)? })
     }
 }
 
@@ -111,8 +104,11 @@ fn parse_host(host: &str) -> Host {
 }
 
 /// Splits at the last colon; removes the brackets of an IPv6 literal.
-fn split_host_port(address: &str) -> Result<(&str, &str), AddressError> {
-    let fault = |what: &str| AddressError(format!("address {address}: {what}"));
+fn split_host_port(address: &str) -> Result<(&str, &str), String> {
+    if address.is_empty() {
+        return Err("missing address".to_owned());
+    }
+    let fault = |what: &str| format!("address {address}: {what}");
     let missing_port = || fault("missing port in address");
     let too_many_colons = || fault("too many colons in address");
     let (before, port) = address.rsplit_once(':').ok_or_else(missing_port)?;
@@ -137,10 +133,10 @@ fn split_host_port(address: &str) -> Result<(&str, &str), AddressError> {
 }
 
 /// Parses a number, which may have leading zeros and a `+`. Service names are unknown: no client of a tunnel sends them.
-fn parse_port(network: Network, port: &str) -> Result<u16, AddressError> {
+fn parse_port(network: Network, port: &str) -> Result<u16, String> {
     port.parse().map_err(|_| match port.trim_start_matches('-').bytes().all(|byte| byte.is_ascii_digit()) {
-        true => AddressError(format!("address {port}: invalid port")),
-        false => AddressError(format!("lookup {}/{port}: unknown port", network.name())),
+        true => format!("address {port}: invalid port"),
+        false => format!("lookup {}/{port}: unknown port", network.name()),
     })
 }
 

@@ -16,7 +16,8 @@ use rand::seq::SliceRandom;
 use rustix::io::Errno;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpSocket, TcpStream};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::address::{Host, Network, Target, this_machine};
 use super::error::{DialError, Failure, LookupCause, LookupError};
@@ -52,9 +53,8 @@ pub struct Dialer<R> {
     resolver: Arc<R>,
     policy: DestinationPolicy,
     timeout: Duration,
-    /// Whether addresses of equal preference are tried in random order.
-    spread: bool,
     /// Whether it dials endpoints: their sockets leave the last descriptors to streams and probes, and have a limit of unsent bytes.
+    /// Otherwise a name's addresses of equal preference are tried in random order.
     is_to_endpoints: bool,
 }
 
@@ -68,20 +68,14 @@ struct Candidate {
 impl<R: Resolve> Dialer<R> {
     /// A dialer that resolves by `resolver`, checks `policy`, and takes at most [`DIAL_TIMEOUT`].
     pub fn new(resolver: Arc<R>, policy: DestinationPolicy) -> Self {
-        Self { resolver, policy, timeout: DIAL_TIMEOUT, spread: false, is_to_endpoints: true }
+        Self { resolver, policy, timeout: DIAL_TIMEOUT, is_to_endpoints: true }
     }
 
     /// A dialer to servers, which are no endpoints: without a policy, within `timeout`. The caller limits the unsent bytes. A
     /// name's addresses of equal preference are tried in random order: each may be another server, and sources such as a hosts
     /// file always list them in the same order.
     pub fn to_servers(resolver: Arc<R>, timeout: Duration) -> Self {
-        Self {
-            resolver,
-            policy: DestinationPolicy::unrestricted(),
-            timeout,
-            spread: true,
-            is_to_endpoints: false,
-        }
+        Self { resolver, policy: DestinationPolicy::unrestricted(), timeout, is_to_endpoints: false }
     }
 
     /// Dials the protocol and `host:port` of a DIAL_REQ.
@@ -109,7 +103,7 @@ impl<R: Resolve> Dialer<R> {
         let candidates = self.candidates(network, &target, deadline).await?;
         *lookup = is_name.then(|| began.elapsed());
         let allowed = self.allowed(network, &target, candidates)?;
-        race(network, allowed, self.is_to_endpoints, deadline).await
+        Attempt { network, deadline, is_to_endpoints: self.is_to_endpoints }.race(allowed).await
     }
 
     /// The addresses of a name, in the order of a dial; none for an address literal. Without those that this machine has no
@@ -185,7 +179,7 @@ impl<R: Resolve> Dialer<R> {
                 if admitted.is_empty() {
                     return Err(unsuitable(name.clone()));
                 }
-                if self.spread {
+                if !self.is_to_endpoints {
                     admitted.shuffle(&mut rand::rng());
                 }
                 order::by_preference(&mut admitted);
@@ -216,107 +210,99 @@ fn zone_index(zone: &str) -> u32 {
     by_name().or_else(|| zone.parse().ok()).unwrap_or(0)
 }
 
-/// Tries the first family's addresses, and concurrently the other family's after the head start.
-async fn race(
+/// How the addresses of one target are tried.
+struct Attempt {
     network: Network,
-    candidates: Vec<Candidate>,
-    is_to_endpoint: bool,
     deadline: Instant,
-) -> Result<Endpoint, DialError> {
-    let prefers_v4 = candidates.first().is_some_and(|first| first.address.is_ipv4());
-    let (first, second): (Vec<_>, Vec<_>) =
-        candidates.into_iter().partition(|candidate| candidate.address.is_ipv4() == prefers_v4);
-    if second.is_empty() {
-        return in_turn(network, &first, is_to_endpoint, deadline).await;
-    }
-    let mut preferred = pin!(in_turn(network, &first, is_to_endpoint, deadline));
-    let mut other = pin!(in_turn(network, &second, is_to_endpoint, deadline));
-    let mut head_start = pin!(sleep(HEAD_START));
-    let (mut failed, mut other_starts, mut other_failed) = (None, false, false);
-    loop {
-        tokio::select! {
-            result = &mut preferred, if failed.is_none() => match result {
-                Ok(endpoint) => return Ok(endpoint),
-                Err(error) => (failed, other_starts) = (Some(error), true),
-            },
-            () = &mut head_start, if !other_starts => other_starts = true,
-            result = &mut other, if other_starts && !other_failed => match result {
-                Ok(endpoint) => return Ok(endpoint),
-                Err(_) => other_failed = true,
-            },
-        }
-        // The preferred family's error is returned.
-        failed = match failed {
-            Some(error) if other_failed => return Err(error),
-            failed => failed,
-        };
-    }
+    /// See [`Dialer::is_to_endpoints`].
+    is_to_endpoints: bool,
 }
 
-/// Tries one address after the other. If all fail, returns the first address's error, as Go does.
-async fn in_turn(
-    network: Network,
-    candidates: &[Candidate],
-    is_to_endpoint: bool,
-    deadline: Instant,
-) -> Result<Endpoint, DialError> {
-    let mut first = None;
-    for (index, candidate) in candidates.iter().enumerate() {
-        let share = share(deadline.saturating_duration_since(Instant::now()), candidates.len() - index);
-        let until = Instant::now() + share;
-        let tried = timeout_at(until, connect(network, candidate, is_to_endpoint))
-            .await
-            .unwrap_or_else(|_| Err(DialError::new(network, &candidate.text, Failure::Timeout)));
-        match tried {
-            Ok(stream) => return Ok(Endpoint { stream, peer: candidate.address }),
-            Err(error) => first = first.or(Some(error)),
+impl Attempt {
+    /// Tries the first family's addresses, and concurrently the other family's after the head start.
+    async fn race(&self, candidates: Vec<Candidate>) -> Result<Endpoint, DialError> {
+        let prefers_v4 = candidates.first().is_some_and(|first| first.address.is_ipv4());
+        let (first, second): (Vec<_>, Vec<_>) =
+            candidates.into_iter().partition(|candidate| candidate.address.is_ipv4() == prefers_v4);
+        if second.is_empty() {
+            return self.in_turn(&first).await;
         }
-        if Instant::now() >= deadline {
-            break;
+        let failed = Notify::new();
+        let mut preferred = pin!(async { self.in_turn(&first).await.inspect_err(|_| failed.notify_one()) });
+        let mut other = pin!(async {
+            let _ = timeout(HEAD_START, failed.notified()).await;
+            self.in_turn(&second).await
+        });
+        tokio::select! {
+            result = &mut preferred => match result {
+                // The preferred family's error is returned.
+                Err(error) => other.await.map_err(|_| error),
+                connected => connected,
+            },
+            result = &mut other => match result {
+                Err(_) => preferred.await,
+                connected => connected,
+            },
         }
     }
-    Err(first.unwrap_or(DialError::new(network, "", Failure::Timeout)))
+
+    /// Tries one address after the other. If all fail, returns the first address's error, as Go does.
+    async fn in_turn(&self, candidates: &[Candidate]) -> Result<Endpoint, DialError> {
+        let mut first = None;
+        for (index, candidate) in candidates.iter().enumerate() {
+            let share =
+                share(self.deadline.saturating_duration_since(Instant::now()), candidates.len() - index);
+            let until = Instant::now() + share;
+            let tried = timeout_at(until, self.connect(candidate))
+                .await
+                .unwrap_or_else(|_| Err(DialError::new(self.network, &candidate.text, Failure::Timeout)));
+            match tried {
+                Ok(stream) => return Ok(Endpoint { stream, peer: candidate.address }),
+                Err(error) => first = first.or(Some(error)),
+            }
+            if Instant::now() >= self.deadline {
+                break;
+            }
+        }
+        Err(first.unwrap_or(DialError::new(self.network, "", Failure::Timeout)))
+    }
+
+    async fn connect(&self, candidate: &Candidate) -> Result<TcpStream, DialError> {
+        let fail = |step, error| DialError::new(self.network, &candidate.text, Failure::Os { step, error });
+        // A connect to a closed port of this machine can connect to itself; Go tries twice more.
+        for _ in 0..3 {
+            let socket = match candidate.address {
+                SocketAddr::V4(_) => TcpSocket::new_v4(),
+                SocketAddr::V6(_) => TcpSocket::new_v6(),
+            };
+            let socket = socket.map_err(|error| fail("socket", error))?;
+            if self.is_to_endpoints && !Priority::Connection.may_keep(&socket) {
+                return Err(fail("socket", Errno::MFILE.into()));
+            }
+            self.configure(&socket).map_err(|error| fail("setsockopt", error))?;
+            let stream = socket.connect(candidate.address).await.map_err(|error| fail("connect", error))?;
+            let local = stream.local_addr().ok();
+            let same_port = local.is_some_and(|local| local.port() == candidate.address.port());
+            if !(same_port && local == stream.peer_addr().ok()) {
+                return Ok(stream);
+            }
+        }
+        Err(fail("connect", Errno::CONNREFUSED.into()))
+    }
+
+    fn configure(&self, socket: &TcpSocket) -> io::Result<()> {
+        socket.set_nodelay(true)?;
+        let socket = SockRef::from(socket);
+        let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
+        socket.set_tcp_keepalive(&keepalive.with_retries(KEEPALIVE_PROBES))?;
+        if self.is_to_endpoints { socket.set_tcp_notsent_lowat(UNSENT) } else { Ok(()) }
+    }
 }
 
 /// Go's partial deadline: an equal share of the time left, at least 2 s if that much is left.
 fn share(left: Duration, addresses: usize) -> Duration {
     let equal = left / u32::try_from(addresses.max(1)).unwrap_or(u32::MAX);
     equal.max(LEAST_SHARE).min(left)
-}
-
-async fn connect(
-    network: Network,
-    candidate: &Candidate,
-    is_to_endpoint: bool,
-) -> Result<TcpStream, DialError> {
-    let fail = |step, error| DialError::new(network, &candidate.text, Failure::Os { step, error });
-    // A connect to a closed port of this machine can connect to itself; Go tries twice more.
-    for _ in 0..3 {
-        let socket = match candidate.address {
-            SocketAddr::V4(_) => TcpSocket::new_v4(),
-            SocketAddr::V6(_) => TcpSocket::new_v6(),
-        };
-        let socket = socket.map_err(|error| fail("socket", error))?;
-        if is_to_endpoint && !Priority::Connection.may_keep(&socket) {
-            return Err(fail("socket", Errno::MFILE.into()));
-        }
-        configure(&socket, is_to_endpoint).map_err(|error| fail("setsockopt", error))?;
-        let stream = socket.connect(candidate.address).await.map_err(|error| fail("connect", error))?;
-        let local = stream.local_addr().ok();
-        let same_port = local.is_some_and(|local| local.port() == candidate.address.port());
-        if !(same_port && local == stream.peer_addr().ok()) {
-            return Ok(stream);
-        }
-    }
-    Err(fail("connect", Errno::CONNREFUSED.into()))
-}
-
-fn configure(socket: &TcpSocket, is_to_endpoint: bool) -> io::Result<()> {
-    socket.set_nodelay(true)?;
-    let socket = SockRef::from(socket);
-    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
-    socket.set_tcp_keepalive(&keepalive.with_retries(KEEPALIVE_PROBES))?;
-    if is_to_endpoint { socket.set_tcp_notsent_lowat(UNSENT) } else { Ok(()) }
 }
 
 #[cfg(test)]

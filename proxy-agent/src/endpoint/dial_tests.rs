@@ -68,7 +68,7 @@ async fn dials_are_spread_over_all_addresses_of_a_name() {
     let (one, two) = two_replicas().await;
     let (one, two) = (one.local_addr().unwrap(), two.local_addr().unwrap());
     let names = || dialer([("replicas", vec!["127.0.0.1", "127.0.0.2"])]);
-    let (fixed, spreading) = (names(), Dialer { spread: true, ..names() });
+    let (fixed, spreading) = (names(), Dialer { is_to_endpoints: false, ..names() });
     let address = format!("replicas:{}", one.port());
     let mut seen = std::collections::HashSet::new();
     // Fewer connections than the listen backlog, because nothing accepts them.
@@ -152,9 +152,7 @@ async fn a_silent_endpoint_is_a_timeout_and_does_not_keep_the_next_from_its_turn
     let listener = full.listen(1).unwrap();
     let address = listener.local_addr().unwrap();
     let mut queued = Vec::new();
-    while let Ok(Ok(stream)) =
-        tokio::time::timeout(Duration::from_millis(300), TcpStream::connect(address)).await
-    {
+    while let Ok(Ok(stream)) = timeout(Duration::from_millis(300), TcpStream::connect(address)).await {
         queued.push(stream);
         assert!(queued.len() < 64, "the queue fills up");
     }

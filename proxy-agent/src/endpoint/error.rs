@@ -15,7 +15,7 @@ use super::policy::Denied;
 
 /// A failed dial. `Display` is the text of a DIAL_RSP.
 #[derive(Debug, thiserror::Error)]
-#[error("dial{}{}: {failure}", Word(.network), Word(.address))]
+#[error("dial{}{}: {failure}", word(.network), word(.address))]
 pub struct DialError {
     /// The protocol, as the peer sent it.
     pub network: String,
@@ -32,9 +32,9 @@ pub enum Failure {
     /// text for unknown names.
     #[error("unknown network {0}")]
     UnknownNetwork(String),
-    /// The address is not `host:port`.
-    #[error(transparent)]
-    Address(#[from] AddressError),
+    /// The address is not `host:port`: what is wrong with it, in Go's words.
+    #[error("{0}")]
+    Address(String),
     /// The name could not be resolved.
     #[error(transparent)]
     Lookup(#[from] LookupError),
@@ -45,7 +45,7 @@ pub enum Failure {
     #[error("connect: {0}")]
     Denied(Denied),
     /// A system call failed at the first address tried.
-    #[error("{step}: {}", ErrnoText(.error))]
+    #[error("{step}: {}", errno_text(.error))]
     Os {
         /// The system call, by its name in Go.
         step: &'static str,
@@ -81,18 +81,9 @@ impl DialError {
 }
 
 /// A word with a space before it; nothing for an empty word, as in Go.
-struct Word<'a>(&'a str);
-
-impl fmt::Display for Word<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() { Ok(()) } else { write!(f, " {}", self.0) }
-    }
+fn word(word: &str) -> String {
+    if word.is_empty() { String::new() } else { format!(" {word}") }
 }
-
-/// What is wrong with a `host:port`, in Go's words.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct AddressError(pub(super) String);
 
 /// Why a name has no addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -128,36 +119,26 @@ impl fmt::Display for LookupError {
             Misbehaving(server) => write!(f, " on {server}: server misbehaving"),
             Unanswered(Some(server)) => write!(f, " on {server}: read udp {server}: i/o timeout"),
             Unanswered(None) => f.write_str(": i/o timeout"),
-            Io(server, errno) => write!(f, " on {server}: {}", ServerIo(server, errno)),
+            Io(server, errno) => {
+                // Go distinguishes a failed send from a failed receive; only a receive can report a refused connection.
+                let (operation, step) = match Errno::from_raw_os_error(errno) {
+                    Errno::CONNREFUSED => ("read", "read"),
+                    Errno::MFILE | Errno::NFILE => ("dial", "socket"),
+                    _ => ("dial", "connect"),
+                };
+                let text = errno_text(&io::Error::from_raw_os_error(errno));
+                write!(f, " on {server}: {operation} udp {server}: {step}: {text}")
+            }
         }
-    }
-}
-
-/// Go distinguishes a failed send from a failed receive; only a receive can report a refused connection.
-struct ServerIo(SocketAddr, i32);
-
-impl fmt::Display for ServerIo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let source = io::Error::from_raw_os_error(self.1);
-        let (operation, step) = match Errno::from_io_error(&source) {
-            Some(Errno::CONNREFUSED) => ("read", "read"),
-            Some(Errno::MFILE | Errno::NFILE) => ("dial", "socket"),
-            _ => ("dial", "connect"),
-        };
-        write!(f, "{operation} udp {}: {step}: {}", self.0, ErrnoText(&source))
     }
 }
 
 /// An operating system error in Go's words: glibc's text in lower case.
-pub(super) struct ErrnoText<'a>(pub(super) &'a io::Error);
-
-impl fmt::Display for ErrnoText<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = self.0.to_string();
-        match self.0.raw_os_error().and_then(|_| text.split_once(" (os error ")) {
-            Some((text, _)) => f.write_str(&text.to_ascii_lowercase()),
-            None => f.write_str(&text),
-        }
+fn errno_text(error: &io::Error) -> String {
+    let text = error.to_string();
+    match error.raw_os_error().and_then(|_| text.split_once(" (os error ")) {
+        Some((text, _)) => text.to_ascii_lowercase(),
+        None => text,
     }
 }
 
@@ -202,10 +183,10 @@ mod tests {
             (Errno::NOMEM, "cannot allocate memory"),
             (Errno::PIPE, "broken pipe"),
         ] {
-            assert_eq!(ErrnoText(&errno.into()).to_string(), text);
+            assert_eq!(errno_text(&errno.into()), text);
         }
         let other = io::Error::other("Not of the system");
-        assert_eq!(ErrnoText(&other).to_string(), "Not of the system");
+        assert_eq!(errno_text(&other), "Not of the system");
     }
 
     #[test]

@@ -34,21 +34,15 @@ const BREATH: Duration = Duration::from_secs(1);
 /// Shortest duration of a watch; the longest is twice that, at random (client-go: 5 to 10 minutes).
 const WATCH: Duration = Duration::from_secs(300);
 
-/// The leases to count, and the speed of the task.
-#[derive(Clone)]
-pub struct CounterSettings {
-    /// The leases to count.
-    pub selector: LabelSelector,
-    /// The wall clock.
-    pub clock: Clock,
-    /// Divisor of all pauses; 1 except in tests.
-    pub speedup: u32,
-}
-
 /// Counts servers by their leases.
 pub struct LeaseCounter {
     leases: Leases,
-    settings: CounterSettings,
+    /// The label selector.
+    selector: String,
+    /// The wall clock.
+    clock: Clock,
+    /// Divisor of all pauses; 1 except in tests.
+    speedup: u32,
     metrics: Metrics,
     count: watch::Sender<Option<Leased>>,
     cache: LeaseCache,
@@ -64,17 +58,19 @@ pub struct LeaseCounter {
 }
 
 impl LeaseCounter {
-    /// A counter of these leases, and the receiver of its count: `None` before the first list.
+    /// A counter of the leases that the selector matches, and the receiver of its count: `None` before the first list.
     pub fn new(
         leases: Leases,
-        settings: CounterSettings,
+        selector: &LabelSelector,
         metrics: Metrics,
     ) -> (Self, watch::Receiver<Option<Leased>>) {
         let (count, counted) = watch::channel(None);
         let now = Instant::now();
         let counter = Self {
             leases,
-            settings,
+            selector: selector.to_string(),
+            clock: Clock::system(),
+            speedup: 1,
             metrics,
             count,
             cache: LeaseCache::default(),
@@ -129,7 +125,7 @@ impl LeaseCounter {
     /// Lists the leases and takes the list; returns the version from which to watch.
     async fn list(&mut self, freshness: Freshness) -> Result<String, ApiError> {
         let asked = Instant::now();
-        let listed = self.leases.list(&self.settings.selector.to_string(), freshness).await;
+        let listed = self.leases.list(&self.selector, freshness).await;
         if let Some(status) = self.count_call(LeaseCall::List, &listed) {
             self.metrics.lease_lists.observe(status, asked.elapsed());
         }
@@ -159,7 +155,7 @@ impl LeaseCounter {
     /// Watches until the watch ends; returns the version from which the next watch continues.
     async fn watch(&mut self, version: &str) -> Result<String, ApiError> {
         let lasting = WATCH.mul_f64(1.0 + rand::random::<f64>());
-        let opened = self.leases.watch(&self.settings.selector.to_string(), version, lasting).await;
+        let opened = self.leases.watch(&self.selector, version, lasting).await;
         self.count_call(LeaseCall::Watch, &opened);
         let (mut watch, mut version) = (opened?, version.to_owned());
         loop {
@@ -235,11 +231,11 @@ impl LeaseCounter {
     }
 
     fn paced(&self, pause: Duration) -> Duration {
-        pause / self.settings.speedup.max(1)
+        pause / self.speedup
     }
 
     fn now(&self) -> Now {
-        Now { wall: self.settings.clock.now(), steady: self.began.elapsed() }
+        Now { wall: self.clock.now(), steady: self.began.elapsed() }
     }
 
     /// The last count, for the log.

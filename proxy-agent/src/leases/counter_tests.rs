@@ -34,13 +34,10 @@ impl World {
     fn count(&self) -> watch::Receiver<Option<Leased>> {
         let skew = Arc::clone(&self.skew);
         let clock = Clock::new(move || moment(skew.load(Ordering::Relaxed)));
-        let settings = CounterSettings {
-            selector: LabelSelector::parse("k8s-app=konnectivity-server").unwrap(),
-            clock,
-            speedup: SPEEDUP,
-        };
-        let (counter, counted) =
-            LeaseCounter::new(self.client.leases("kube-system"), settings, self.metrics.clone());
+        let selector = LabelSelector::parse("k8s-app=konnectivity-server").unwrap();
+        let leases = self.client.leases("kube-system");
+        let (mut counter, counted) = LeaseCounter::new(leases, &selector, self.metrics.clone());
+        (counter.clock, counter.speedup) = (clock, SPEEDUP);
         tokio::spawn(counter.run());
         counted
     }

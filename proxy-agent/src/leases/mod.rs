@@ -8,5 +8,5 @@ mod cache;
 mod counter;
 mod selector;
 
-pub use counter::{CounterSettings, LeaseCounter};
+pub use counter::LeaseCounter;
 pub use selector::LabelSelector;

@@ -13,7 +13,7 @@ pub struct LabelSelector(String);
 impl LabelSelector {
     /// Checks a selector.
     pub fn parse(text: &str) -> Result<Self, String> {
-        Parser { tokens: tokens(text), at: 0 }.selector()?;
+        selector(&tokens(text))?;
         Ok(Self(text.to_owned()))
     }
 }
@@ -45,92 +45,77 @@ fn tokens(text: &str) -> Vec<&str> {
     tokens
 }
 
-struct Parser<'a> {
-    tokens: Vec<&'a str>,
-    at: usize,
+/// What is left after a requirement, or after a part of one.
+type Rest<'a> = Result<&'a [&'a str], String>;
+
+fn selector<'a>(mut tokens: &'a [&'a str]) -> Result<(), String> {
+    if tokens.is_empty() {
+        return Ok(());
+    }
+    loop {
+        tokens = match requirement(tokens)? {
+            [] => return Ok(()),
+            [",", rest @ ..] => rest,
+            rest => return Err(found(rest, "',' or the end")),
+        };
+    }
 }
 
-impl<'a> Parser<'a> {
-    /// The next token; empty at the end.
-    fn ahead(&self) -> &'a str {
-        self.tokens.get(self.at).copied().unwrap_or_default()
+fn requirement<'a>(tokens: &'a [&'a str]) -> Rest<'a> {
+    let (absent, tokens) = match tokens {
+        ["!", rest @ ..] => (true, rest),
+        _ => (false, tokens),
+    };
+    let (key, rest) = word(tokens, "a label key or '!'")?;
+    if !is_key(key) {
+        let syntax = "[PREFIX/]NAME, the name of 1 to 63 letters, digits, '-', '_' and '.'";
+        return Err(format!("{key:?} is no label key ({syntax})"));
     }
-
-    fn take(&mut self) -> &'a str {
-        let token = self.ahead();
-        self.at += 1;
-        token
+    match rest {
+        _ if absent || matches!(rest, [] | [",", ..]) => Ok(rest),
+        ["=" | "==" | "!=", rest @ ..] => value(rest).map(|(_, rest)| rest),
+        ["in" | "notin", rest @ ..] => values(rest),
+        [">" | "<", rest @ ..] => {
+            let (text, rest) = value(rest)?;
+            let number = text.parse::<i64>();
+            number.map(|_| rest).map_err(|_| format!("{text:?} is no whole number, which '>' and '<' need"))
+        }
+        _ => Err(found(rest, "one of = == != in notin > <")),
     }
+}
 
-    fn word(&mut self, due: &'static str) -> Result<&'a str, String> {
-        let token = self.take();
-        if is_word(token) { Ok(token) } else { Err(found(token, due)) }
+/// One value; empty before a comma or the end.
+fn value<'a>(tokens: &'a [&'a str]) -> Result<(&'a str, &'a [&'a str]), String> {
+    if matches!(tokens, [] | [",", ..]) {
+        return Ok(("", tokens));
     }
+    let (value, rest) = word(tokens, "a label value")?;
+    Ok((sound_value(value)?, rest))
+}
 
-    fn selector(&mut self) -> Result<(), String> {
-        if self.ahead().is_empty() {
-            return Ok(());
+/// Values separated by commas in parentheses; a missing value is the empty value.
+fn values<'a>(tokens: &'a [&'a str]) -> Rest<'a> {
+    let ["(", rest @ ..] = tokens else { return Err(found(tokens, "'('")) };
+    let mut tokens = rest;
+    loop {
+        if let [value, rest @ ..] = tokens
+            && is_word(value)
+        {
+            sound_value(value)?;
+            tokens = rest;
         }
-        loop {
-            self.requirement()?;
-            match self.take() {
-                "" => return Ok(()),
-                "," => {}
-                other => return Err(found(other, "',' or the end")),
-            }
-        }
-    }
-
-    fn requirement(&mut self) -> Result<(), String> {
-        let absent = self.ahead() == "!";
-        if absent {
-            self.take();
-        }
-        let key = self.word("a label key or '!'")?;
-        if !is_key(key) {
-            let syntax = "[PREFIX/]NAME, the name of 1 to 63 letters, digits, '-', '_' and '.'";
-            return Err(format!("{key:?} is no label key ({syntax})"));
-        }
-        if absent || matches!(self.ahead(), "" | ",") {
-            return Ok(());
-        }
-        match self.take() {
-            "=" | "==" | "!=" => self.value().map(drop),
-            "in" | "notin" => self.values(),
-            ">" | "<" => {
-                let text = self.value()?;
-                text.parse::<i64>()
-                    .map(drop)
-                    .map_err(|_| format!("{text:?} is no whole number, which '>' and '<' need"))
-            }
-            other => Err(found(other, "one of = == != in notin > <")),
+        match tokens {
+            [",", rest @ ..] => tokens = rest,
+            [")", rest @ ..] => return Ok(rest),
+            _ => return Err(found(tokens, "',' or ')'")),
         }
     }
+}
 
-    /// One value; empty before a comma or the end.
-    fn value(&mut self) -> Result<&'a str, String> {
-        if matches!(self.ahead(), "" | ",") {
-            return Ok("");
-        }
-        sound_value(self.word("a label value")?)
-    }
-
-    /// Values separated by commas in parentheses; a missing value is the empty value.
-    fn values(&mut self) -> Result<(), String> {
-        match self.take() {
-            "(" => {}
-            other => return Err(found(other, "'('")),
-        }
-        loop {
-            if is_word(self.ahead()) {
-                sound_value(self.take())?;
-            }
-            match self.take() {
-                "," => {}
-                ")" => return Ok(()),
-                other => return Err(found(other, "',' or ')'")),
-            }
-        }
+fn word<'a>(tokens: &'a [&'a str], due: &'static str) -> Result<(&'a str, &'a [&'a str]), String> {
+    match tokens {
+        [token, rest @ ..] if is_word(token) => Ok((token, rest)),
+        _ => Err(found(tokens, due)),
     }
 }
 
@@ -138,7 +123,8 @@ fn is_word(token: &str) -> bool {
     !token.is_empty() && !token.starts_with(SPECIAL)
 }
 
-fn found(token: &str, due: &'static str) -> String {
+fn found(tokens: &[&str], due: &'static str) -> String {
+    let token = tokens.first().copied().unwrap_or_default();
     format!("found {token:?} where {due} was due")
 }
 

@@ -1,8 +1,29 @@
 //! Signals between a stream and its owner.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use driver::LinkEnd;
+use grpc::KeepaliveHandle;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
+
+/// A server with a higher RTT gets more lanes: one lost packet holds up a lane for an RTT.
+const HIGH_RTT: Duration = Duration::from_millis(10);
+
+/// How often a new stream is asked for its RTT until it is measured.
+const RTT_EVERY: Duration = Duration::from_secs(1);
+
+/// Serves a stream until it ends.
+pub trait LinkRunner<S>: Send + Sync + 'static {
+    /// Runs until the stream and its connections have ended; controlled by `control`.
+    fn run(
+        self: Arc<Self>,
+        server_id: Arc<str>,
+        stream: S,
+        control: LinkControl,
+    ) -> impl Future<Output = LinkEnd> + Send + 'static;
+}
 
 /// What a stream shows about its server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,9 +40,6 @@ pub enum ServerState {
     Servers(usize),
 }
 
-/// Called at each change of the server's state.
-pub type ServerObserver = Arc<dyn Fn(ServerState) + Send + Sync>;
-
 /// The controls of one stream. Cheap to clone.
 #[derive(Clone)]
 pub struct LinkControl {
@@ -31,6 +49,50 @@ pub struct LinkControl {
     pub retire: CancellationToken,
     /// Ends the stream in order.
     pub stop: CancellationToken,
-    /// Called at each change.
-    pub observer: ServerObserver,
+    /// Called at each change of the server's state.
+    pub observer: Arc<dyn Fn(ServerState) + Send + Sync>,
+}
+
+/// Reports the states of the server, so that the set opens a replacement stream. Once it is open, the silence of this one means
+/// that its connection is half-open.
+pub(super) async fn watch_server(
+    keepalive: Arc<KeepaliveHandle>,
+    going_away: CancellationToken,
+    control: LinkControl,
+) {
+    let mut unresponsive = keepalive.unresponsive();
+    // A change before the first `changed` call must count, too.
+    unresponsive.mark_changed();
+    let (mut known, mut replaced) = (ServerState::Responsive, false);
+    let (measured, mut is_measured) = (sleep(RTT_EVERY), false);
+    tokio::pin!(measured);
+    loop {
+        let state = tokio::select! {
+            () = control.retire.cancelled(), if !replaced => {
+                replaced = true;
+                keepalive.supersede();
+                continue;
+            }
+            () = &mut measured, if !is_measured => {
+                measured.as_mut().reset(Instant::now() + RTT_EVERY);
+                let rtt = keepalive.rtt();
+                is_measured = rtt.is_some();
+                if rtt.is_some_and(|rtt| rtt > HIGH_RTT) {
+                    (control.observer)(ServerState::Distant);
+                }
+                continue;
+            }
+            () = going_away.cancelled(), if known != ServerState::GoingAway => ServerState::GoingAway,
+            Ok(()) = unresponsive.changed(), if known != ServerState::GoingAway => {
+                match *unresponsive.borrow_and_update() {
+                    true => ServerState::Unresponsive,
+                    false => ServerState::Responsive,
+                }
+            }
+            else => return,
+        };
+        if std::mem::replace(&mut known, state) != state {
+            (control.observer)(state);
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! The agent's part of a stream's driver: it dials the endpoints that the server requests.
 
 use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -8,49 +9,28 @@ use std::time::Duration;
 
 use driver::{Conns, LinkHandler};
 use flags::GoDuration;
+use futures_util::FutureExt;
 use mux::{Agent, ConnKey, ConnectId, Time, TraceContext};
-use serve::logs::{Peer, Records};
-use serve::traces::{Kind, Tracer};
+use serve::logs::Peer;
+use serve::traces::Kind;
 use tokio::sync::mpsc;
-use tokio::task::AbortHandle;
 use tokio::time::Instant;
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tokio_util::sync::WaitForCancellationFutureOwned;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::Links;
-use super::control::{LinkControl, ServerObserver, ServerState};
+use super::control::{LinkControl, ServerState};
 use super::in_flight::{InFlight, InFlightGuard};
 use super::report::{ReportRequest, ReportRequests};
-use crate::endpoint::{ConnContext, ConnInfo, DialError, Dialer, Endpoint, Resolve};
-use crate::metrics::{DialFailureReason, Metrics};
+use crate::endpoint::{ConnContext, ConnInfo, DialError, Endpoint, Resolve};
+use crate::metrics::DialFailureReason;
 
 /// A finished dial, and how long its lookup took.
 type Dialed = (ConnKey, Result<Endpoint, DialError>, Option<Duration>);
 
-/// Reports the result of a dial's task once, also if the task panics.
-struct Report {
-    key: ConnKey,
-    results: mpsc::UnboundedSender<Box<Dialed>>,
-}
-
-impl Report {
-    fn send(&self, outcome: Result<Endpoint, DialError>, lookup: Option<Duration>) {
-        // Sending fails only if the stream's task has ended: dropping the result closes the socket.
-        let _ = self.results.send(Box::new((self.key, outcome, lookup)));
-    }
-}
-
-impl Drop for Report {
-    fn drop(&mut self) {
-        // A canceled dial has no result.
-        if std::thread::panicking() {
-            self.send(Err(DialError::panicked()), None);
-        }
-    }
-}
-
 /// A pending dial. Dropping it aborts the dialing task.
 struct Dialing {
-    task: AbortHandle,
+    _task: AbortOnDropHandle<()>,
     /// The server's dial id.
     id: i64,
     address: String,
@@ -58,13 +38,7 @@ struct Dialing {
     /// Set if the trace is recorded.
     trace_id: Option<String>,
     /// Passed on to the connection.
-    guard: Option<InFlightGuard>,
-}
-
-impl Drop for Dialing {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+    guard: InFlightGuard,
 }
 
 /// Resolves when a retiring stream may end.
@@ -77,8 +51,6 @@ const TOLD_EVERY: Duration = Duration::from_secs(1);
 pub(crate) struct Server {
     /// The server's id.
     pub(crate) id: Arc<str>,
-    /// This agent's id.
-    pub(crate) agent_id: Arc<str>,
     /// The server is a native peer, which itself holds back the first bytes of endpoints.
     pub(crate) native: bool,
     /// Connect ids of this stream are above this one.
@@ -87,11 +59,8 @@ pub(crate) struct Server {
 
 /// The agent's state of one stream.
 pub(crate) struct AgentLinkHandler<R> {
+    links: Arc<Links<R>>,
     server: Server,
-    dialer: Arc<Dialer<R>>,
-    metrics: Metrics,
-    records: Records,
-    tracer: Tracer,
     dials: HashMap<ConnKey, Dialing>,
     /// Boxed, because the channel of an idle stream has room for many.
     results: mpsc::UnboundedReceiver<Box<Dialed>>,
@@ -99,19 +68,18 @@ pub(crate) struct AgentLinkHandler<R> {
     in_flight: InFlight,
     drain: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     stop: Pin<Box<WaitForCancellationFutureOwned>>,
-    retire: CancellationToken,
+    control: LinkControl,
     /// Set after a drain if another stream has replaced this one: resolves once this stream is idle.
     done: Option<Done>,
     /// Questions for the status.
     reports: ReportRequests,
-    observer: ServerObserver,
     /// When the server told the number of servers.
     told: Option<Instant>,
 }
 
 impl<R: Resolve> AgentLinkHandler<R> {
     pub(crate) fn new(
-        links: &Links<R>,
+        links: Arc<Links<R>>,
         server: Server,
         control: LinkControl,
         reports: ReportRequests,
@@ -119,20 +87,16 @@ impl<R: Resolve> AgentLinkHandler<R> {
         // Never holds more results than the link has pending dials.
         let (report, results) = mpsc::unbounded_channel();
         AgentLinkHandler {
-            server,
-            dialer: Arc::clone(&links.dialer),
-            metrics: links.metrics.clone(),
-            records: links.records.clone(),
-            tracer: links.tracer.clone(),
             in_flight: links.in_flight.part(),
+            links,
+            server,
             dials: HashMap::new(),
             results,
             report,
-            drain: Some(Box::pin(control.drain.cancelled_owned())),
-            stop: Box::pin(control.stop.cancelled_owned()),
-            retire: control.retire,
+            drain: Some(Box::pin(control.drain.clone().cancelled_owned())),
+            stop: Box::pin(control.stop.clone().cancelled_owned()),
+            control,
             done: None,
-            observer: control.observer,
             told: None,
             reports,
         }
@@ -140,30 +104,30 @@ impl<R: Resolve> AgentLinkHandler<R> {
 
     fn dialed(&mut self, conns: &mut Conns<Agent>, (key, outcome, lookup): Dialed) {
         // Without an entry the dial was canceled while its result was in the channel: dropping the result closes the socket.
-        let Some(mut dialing) = self.dials.remove(&key) else { return };
-        let elapsed = dialing.began.elapsed();
+        let Some(dialing) = self.dials.remove(&key) else { return };
+        let (elapsed, metrics) = (dialing.began.elapsed(), &self.links.metrics);
         conns.link().number_beyond(self.server.beyond);
         let mut info = ConnInfo {
             server_id: Arc::clone(&self.server.id),
             dial_id: dialing.id,
             connect_id: 0,
-            address: std::mem::take(&mut dialing.address),
+            address: dialing.address,
             lookup,
             dial: elapsed,
-            trace_id: dialing.trace_id.take(),
-            records: self.records.clone(),
+            trace_id: dialing.trace_id,
+            records: self.links.records.clone(),
         };
         match outcome {
             Ok(endpoint) => {
-                self.metrics.dial_duration.observe(elapsed);
+                metrics.dial_duration.observe(elapsed);
                 if !conns.link().dialed(key, Ok(())) {
                     return;
                 }
                 info.connect_id = conns.link().connect_id(key).map_or(0, |id| id.0);
-                let open = (self.metrics.endpoint_connections.enter(), dialing.guard.take());
+                let open = (metrics.endpoint_connections.enter(), dialing.guard);
                 conns.open(key);
                 conns.set_target(key, &info.address);
-                self.metrics.journal.dialed();
+                metrics.journal.dialed();
                 let context = ConnContext::new(endpoint, info, open);
                 let context = if self.server.native { context } else { context.hold_first_byte() };
                 conns.attach(key, Box::new(context));
@@ -171,10 +135,10 @@ impl<R: Resolve> AgentLinkHandler<R> {
             Err(error) => {
                 let reason =
                     if error.is_timeout() { DialFailureReason::Timeout } else { DialFailureReason::Unknown };
-                self.metrics.dial_failures.count(reason);
+                metrics.dial_failures.count(reason);
                 let text = error.to_string();
                 let name = reason.name();
-                self.metrics.journal.failed(&info.address, &self.server.id, name, &text, elapsed);
+                metrics.journal.failed(&info.address, &self.server.id, name, &text, elapsed);
                 tracing::info!(
                     error = %Peer(&text),
                     dialID = dialing.id,
@@ -202,11 +166,11 @@ impl<R: Resolve> LinkHandler<Agent> for AgentLinkHandler<R> {
         if self.drain.as_mut().is_some_and(|drain| drain.as_mut().poll(cx).is_ready()) {
             self.drain = None;
             tracing::info!(
-                target: "v2", serverID = %Peer(&self.server.id), agentID = %self.server.agent_id,
+                target: "v2", serverID = %Peer(&self.server.id), agentID = %self.links.agent_id,
                 "drain agent client"
             );
             conns.link().drain();
-            let (retire, in_flight) = (self.retire.clone(), self.in_flight.clone());
+            let (retire, in_flight) = (self.control.retire.clone(), self.in_flight.clone());
             self.done = Some(Box::pin(async move {
                 retire.cancelled().await;
                 in_flight.idle().await;
@@ -229,16 +193,16 @@ impl<R: Resolve> LinkHandler<Agent> for AgentLinkHandler<R> {
         debug_assert_ne!(address, "panic-agent.invalid:1", "injected by a test");
         let id = conns.link().dial_id(key).map_or(0, |id| id.0);
         tracing::debug!(
-            serverID = %Peer(&self.server.id), agentID = %self.server.agent_id, dialID = id,
+            serverID = %Peer(&self.server.id), agentID = %self.links.agent_id, dialID = id,
             dialAddress = %Peer(&address), "Received DIAL_REQ"
         );
-        let mut span = self.tracer.span("dial endpoint", Kind::Server, trace);
+        let mut span = self.links.tracer.span("dial endpoint", Kind::Server, trace);
         span.set("server.address", &address);
         span.set("konnectivity.server.id", &self.server.id);
         let (began, trace_id) = (Instant::now(), span.trace_id());
-        let (dialer, target) = (Arc::clone(&self.dialer), address.clone());
-        let report = Report { key, results: self.report.clone() };
-        let task = tokio::spawn(async move {
+        let (dialer, target) = (Arc::clone(&self.links.dialer), address.clone());
+        let report = self.report.clone();
+        let dial = async move {
             let mut lookup = None;
             let outcome = dialer.dial_timed(&protocol, &target, &mut lookup).await;
             let connect = began + lookup.unwrap_or_default();
@@ -247,10 +211,15 @@ impl<R: Resolve> LinkHandler<Agent> for AgentLinkHandler<R> {
             }
             span.stage("connect", connect, Instant::now());
             span.end(outcome.as_ref().map(drop).map_err(|error| error as &dyn std::fmt::Display));
-            report.send(outcome, lookup);
+            (key, outcome, lookup)
+        };
+        let task = tokio::spawn(async move {
+            let dialed = AssertUnwindSafe(dial).catch_unwind().await;
+            // Sending fails only if the stream's task has ended: dropping the result closes the socket.
+            let _ = report.send(Box::new(dialed.unwrap_or((key, Err(DialError::panicked()), None))));
         });
-        let guard = Some(self.in_flight.enter());
-        self.dials.insert(key, Dialing { task: task.abort_handle(), id, address, began, trace_id, guard });
+        let (_task, guard) = (AbortOnDropHandle::new(task), self.in_flight.enter());
+        self.dials.insert(key, Dialing { _task, id, address, began, trace_id, guard });
     }
 
     fn dial_canceled(&mut self, key: ConnKey) {
@@ -260,7 +229,7 @@ impl<R: Resolve> LinkHandler<Agent> for AgentLinkHandler<R> {
     fn servers_told(&mut self, servers: u32) {
         if self.server.native && self.told.is_none_or(|told| told.elapsed() >= TOLD_EVERY) {
             self.told = Some(Instant::now());
-            (self.observer)(ServerState::Servers(servers as usize));
+            (self.control.observer)(ServerState::Servers(servers as usize));
         }
     }
 }

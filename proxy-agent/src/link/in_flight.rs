@@ -23,7 +23,7 @@ pub struct InFlight {
 /// Counts one dial or connection until it is dropped.
 #[derive(Debug)]
 #[must_use = "it counts until it is dropped"]
-pub struct InFlightGuard(InFlight);
+pub(crate) struct InFlightGuard(InFlight);
 
 impl InFlight {
     /// The activity of one stream; it counts for the whole agent as well.

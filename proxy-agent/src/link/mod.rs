@@ -9,27 +9,55 @@ mod handler;
 mod in_flight;
 mod meter;
 mod report;
+#[cfg(test)]
+mod stream_tests;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use driver::{Bounds, Driver, LinkEnd};
-use grpc::Wire;
+use grpc::{ConnectionHandle, WireStream};
 use mux::{Agent, ConnectId, Negotiated};
 use serve::logs::{Peer, Records};
 use serve::traces::Tracer;
 use tokio::task::coop::unconstrained;
+use tokio::time::sleep;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::endpoint::{Dialer, Resolve};
 use crate::metrics::Metrics;
 
-pub use self::control::{LinkControl, ServerObserver, ServerState};
-pub use self::in_flight::{InFlight, InFlightGuard};
+pub use self::control::{LinkControl, LinkRunner, ServerState};
+pub use self::in_flight::InFlight;
 pub(crate) use self::report::OpenLink;
-pub use self::report::{OpenLinks, Origin};
+pub use self::report::OpenLinks;
 
 use self::connect_ids::ConnectIdSpace;
+use self::control::watch_server;
 use self::handler::{AgentLinkHandler, Server};
 use self::meter::LinkMeter;
+
+/// How long the connection below a finished stream may take to end by itself.
+pub(crate) const CLOSE_WITHIN: Duration = Duration::from_secs(1);
+
+/// The same for a replaced stream. A congested path may still hold its last bytes, and the set names it to servers meanwhile:
+/// a server cuts the streams that are no longer named.
+const REPLACED_CLOSE_WITHIN: Duration = Duration::from_secs(10);
+
+/// A gRPC stream, and the connection that carries only this stream.
+#[derive(Debug)]
+pub struct GrpcStream {
+    /// The stream.
+    pub wire: WireStream,
+    /// The server is a native peer.
+    pub native: bool,
+    /// The server's address with its port.
+    pub address: String,
+    /// The negotiated terms.
+    pub negotiated: Negotiated,
+    /// The connection; it ends when this is dropped.
+    pub connection: ConnectionHandle,
+}
 
 /// The state that all links of the agent share.
 #[derive(Debug)]
@@ -68,26 +96,39 @@ impl<R: Resolve> Links<R> {
             open: OpenLinks::default(),
         }
     }
+}
 
-    /// Serves an open stream on the negotiated terms, until it ends by itself or by `control`. `native`: the server is a native peer.
-    pub async fn run<W: Wire + Unpin>(
-        &self,
-        server_id: Arc<str>,
-        wire: W,
-        native: bool,
-        negotiated: Negotiated,
-        origin: Origin,
-        control: LinkControl,
-    ) -> LinkEnd {
+impl<R: Resolve> LinkRunner<GrpcStream> for Links<R> {
+    async fn run(self: Arc<Self>, server_id: Arc<str>, stream: GrpcStream, control: LinkControl) -> LinkEnd {
+        let GrpcStream { wire, native, address, negotiated, connection } = stream;
+        let (keepalive, stop) = (Arc::clone(&connection.keepalive), control.stop.clone());
+        let watch = watch_server(Arc::clone(&keepalive), connection.going_away.clone(), control.clone());
+        let _watch = AbortOnDropHandle::new(tokio::spawn(watch));
         let range = (!native).then(|| self.connect_ids.enter(&server_id));
         let beyond = range.as_ref().map_or(ConnectId(0), |range| range.beyond);
-        let agent_id = Arc::clone(&self.agent_id);
-        tracing::info!(target: "v2", serverID = %Peer(&server_id), agentID = %agent_id, "Start serving");
-        let (link, reports) = OpenLink::new(Arc::clone(&server_id), origin, native, control.drain.clone());
+        tracing::info!(target: "v2", serverID = %Peer(&server_id), agentID = %self.agent_id, "Start serving");
+        let drain = control.drain.clone();
+        let (link, reports) = OpenLink::new(Arc::clone(&server_id), address, keepalive, native, drain);
         let meter = LinkMeter::new(&self.metrics, link.traffic.clone());
-        let _open = self.open.enter(link);
-        let server = Server { id: server_id, agent_id, native, beyond };
-        let handler = AgentLinkHandler::new(self, server, control, reports);
-        unconstrained(Driver::<Agent, _, _, _>::new(&self.bounds, negotiated, wire, handler, meter)).await
+        let open = self.open.enter(link);
+        let server = Server { id: server_id, native, beyond };
+        let handler = AgentLinkHandler::new(Arc::clone(&self), server, control, reports);
+        let driver = Driver::<Agent, _, _, _>::new(&self.bounds, negotiated, wire, handler, meter);
+        let end = unconstrained(driver).await;
+        drop((open, range));
+        match end {
+            LinkEnd::Stopped => {
+                let stopped = async {
+                    stop.cancelled().await;
+                    sleep(CLOSE_WITHIN).await;
+                };
+                tokio::select! {
+                    () = connection.close(REPLACED_CLOSE_WITHIN) => {}
+                    () = stopped => {}
+                }
+            }
+            LinkEnd::Finished | LinkEnd::Failed(_) => connection.close(CLOSE_WITHIN).await,
+        }
+        end
     }
 }

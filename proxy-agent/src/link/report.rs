@@ -9,15 +9,6 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-/// Where a stream leads, as its connector knows it.
-#[derive(Debug, Clone, Default)]
-pub struct Origin {
-    /// The server's address with its port.
-    pub address: String,
-    /// Measures the RTT.
-    pub keepalive: Option<Arc<KeepaliveHandle>>,
-}
-
 /// Asks a stream's task for some of its connections.
 pub(super) struct ReportRequest {
     pub(super) skip: usize,
@@ -32,7 +23,10 @@ pub(super) type ReportRequests = mpsc::UnboundedReceiver<Box<ReportRequest>>;
 #[derive(Debug)]
 pub(crate) struct OpenLink {
     pub(crate) server_id: Arc<str>,
-    pub(crate) origin: Origin,
+    /// The server's address with its port.
+    pub(crate) address: String,
+    /// Measures the RTT.
+    pub(crate) keepalive: Arc<KeepaliveHandle>,
     pub(crate) native: bool,
     pub(crate) since: SystemTime,
     /// The server was asked for no new dials.
@@ -45,13 +39,14 @@ impl OpenLink {
     /// A stream that opens now, and the requests to its task.
     pub(super) fn new(
         server_id: Arc<str>,
-        origin: Origin,
+        address: String,
+        keepalive: Arc<KeepaliveHandle>,
         native: bool,
         drain: CancellationToken,
     ) -> (Self, ReportRequests) {
         let (requests, received) = mpsc::unbounded_channel();
         let (since, traffic) = (serve::statusz::now(), SharedTraffic::default());
-        (Self { server_id, origin, native, since, drain, traffic, requests }, received)
+        (Self { server_id, address, keepalive, native, since, drain, traffic, requests }, received)
     }
 
     /// Asks now for at most `limit` of the stream's connections after the first `skip` ones; none if it has ended.
@@ -67,7 +62,7 @@ impl OpenLink {
 
     /// Whether pings are unanswered.
     pub(crate) fn is_unresponsive(&self) -> bool {
-        self.origin.keepalive.as_ref().is_some_and(|keepalive| *keepalive.unresponsive().borrow())
+        *self.keepalive.unresponsive().borrow()
     }
 }
 

@@ -6,7 +6,6 @@
 //! Go's `lease_watches_total` never appears in a scrape of the Go agent: it counts watches in `lease_lists_total`, and so does
 //! [`Families::lease_lists`].
 
-mod labels;
 #[cfg(test)]
 mod tests;
 
@@ -23,13 +22,53 @@ use serve::statusz::Journal;
 use crate::client_set::ConnectStage;
 use crate::endpoint::LookupResult;
 
-pub use labels::{AttemptResult, DialFailureReason, Direction, LostReason};
-
 /// The prefix of every name.
 pub const PREFIX: &str = "konnectivity_network_proxy_agent";
 
 /// Upper bounds in seconds: 5 ms to 30 s.
 const LATENCY: &[f64] = &[0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 30.0];
+
+serve::label! {
+    /// The direction of packets on a stream to a server.
+    pub enum Direction in "direction" {
+        /// Received.
+        FromServer => "from_server",
+        /// Sent.
+        ToServer => "to_server",
+    }
+}
+
+serve::label! {
+    /// The result of an attempt to connect to a server; as proposed for Go.
+    pub enum AttemptResult in "result" {
+        /// A stream that the agent keeps.
+        Connected => "connected",
+        /// Closed at once: the agent has a stream to this server, or drains.
+        Duplicate => "duplicate",
+        /// No stream.
+        Error => "error",
+    }
+}
+
+serve::label! {
+    /// How a stream to a server was lost; as proposed for Go.
+    pub enum LostReason in "reason" {
+        /// The server ended it in order.
+        Eof => "eof",
+        /// It broke.
+        RecvError => "recv_error",
+    }
+}
+
+serve::label! {
+    /// Why a dial of an endpoint failed; only the two reasons of Go.
+    pub enum DialFailureReason in "reason" {
+        /// The endpoint did not answer in time.
+        Timeout => "timeout",
+        /// Any other reason.
+        Unknown => "unknown",
+    }
+}
 
 /// The agent's metrics, shared by clones.
 pub type Metrics = Arc<Families>;
@@ -89,7 +128,8 @@ serve::families! {
         pub certificates: Certificates;
         /// The last failures, for the status.
         pub journal: Journal => |_r| Journal::default();
-        known_servers: Gauge = "known_server_count",
+        /// As in Go.
+        pub known_servers: Gauge = "known_server_count",
             "Current number of servers agent is trying to connect to.";
         server_failures: CountBy<Direction> = "server_connection_failure_count",
             "Count of failures to send to or receive from the proxy server, labeled by the direction (from_server or to_server). \
@@ -107,11 +147,6 @@ pub fn register(registry: &mut Registry) -> Metrics {
 }
 
 impl Families {
-    /// Sets the number of known server replicas.
-    pub fn set_known_servers(&self, count: usize) {
-        self.known_servers.set(i64::try_from(count).unwrap_or(i64::MAX));
-    }
-
     /// The packet counter of one direction. Segment names take the server's point of view: packets that an agent sends are
     /// `from_agent`.
     pub fn packets(&self, direction: Direction) -> PacketMeter {

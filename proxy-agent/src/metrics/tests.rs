@@ -72,7 +72,7 @@ fn golden() {
     metrics.lease_lists.count(200, "");
     metrics.lease_lists.observe(200, Duration::from_secs(4));
     metrics.unanswered.count(LeaseCall::Watch, "timeout");
-    metrics.set_known_servers(3);
+    metrics.known_servers.set(3);
     metrics.packets(Direction::FromServer).count(PacketKind::DialReq);
     metrics.packets(Direction::ToServer).count(PacketKind::DialRsp);
     metrics.stream_error(Direction::FromServer, Code::Unavailable, None);

@@ -81,6 +81,8 @@ async fn serve(
     };
     let Arrived { stream: io, address, slot } = arrived;
     let certificate = PeerIdentity::of(io.get_ref().1.peer_certificates());
+    // The stream leaves its box, which is freed with this statement.
+    let io = Gathering::new(*{ io });
     let peer = Arc::new(AgentPeer::new(address, certificate));
     let slot = Arc::new(AgentSlot::new(slot, agents));
     let mut streams = JoinSet::new();
@@ -94,7 +96,7 @@ async fn serve(
         streams.spawn(Arc::clone(&service).serve(request, Arc::clone(&peer), Arc::clone(&slot)));
     };
     let served = tokio::select! {
-        served = serve_connection(Gathering::new(io), &settings, on_stream) => served,
+        served = serve_connection(io, &settings, on_stream) => served,
         () = slot.evicted.cancelled() => return,
     };
     match served {

@@ -30,12 +30,12 @@ pub(super) fn token_auth(
     let Some(given) = given else { return Ok(None) };
     if by_certificate {
         let fix = "agents show either a certificate or a token, drop one";
-        return Err(FlagError::Conflict { flag: "cluster-ca-cert", with: given, fix });
+        return Err(FlagError::conflict("cluster-ca-cert", given, fix));
     }
     if let Some((missing, _)) = texts.iter().find(|(_, text)| text.is_empty()) {
         let fix = "token authentication takes all of --agent-namespace, --agent-service-account and \
                    --authentication-audience";
-        return Err(FlagError::Needs { flag: given, other: missing, fix });
+        return Err(FlagError::needs(given, missing, fix));
     }
     let [namespace, service_account, audience] = texts.map(|(_, text)| text.clone());
     let review_every = flags.token_review_interval.map(|interval| interval.max(LEAST_REVIEW));
@@ -60,7 +60,7 @@ fn certificates_that_are_needed(
         ("agent-identity-binding", enforced && !authenticated, authenticate),
     ];
     match lacking.into_iter().find(|(_, lacking, _)| *lacking) {
-        Some((flag, _, fix)) => Err(FlagError::Needs { flag, other: "cluster-ca-cert", fix }),
+        Some((flag, _, fix)) => Err(FlagError::needs(flag, "cluster-ca-cert", fix)),
         None => Ok(()),
     }
 }

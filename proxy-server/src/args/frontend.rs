@@ -30,7 +30,7 @@ pub(super) fn frontends(
         return Ok(vec![FrontendConfig { protocol: flags.mode, listener }]);
     }
     if let Some((flag, fix)) = REPLACED.into_iter().find(|(flag, _)| given.has(flag)) {
-        return Err(FlagError::Conflict { flag, with: "frontend", fix });
+        return Err(FlagError::conflict(flag, "frontend", fix));
     }
     let mut frontends: Vec<FrontendConfig> = Vec::new();
     for text in entries {
@@ -111,7 +111,7 @@ fn unix(flags: &FrontendFlags, warnings: &mut Vec<String>) -> Result<FrontendLis
     let with = "uds-name";
     if flags.server_port != 0 {
         let fix = "set --server-port=0 to listen on the Unix socket";
-        return Err(FlagError::Conflict { flag: "server-port", with, fix });
+        return Err(FlagError::conflict("server-port", with, fix));
     }
     without_tls(flags, with)?;
     let path = flags.uds_name.clone();
@@ -133,7 +133,7 @@ fn without_tls(flags: &FrontendFlags, with: &'static str) -> Result<(), FlagErro
         ),
     ];
     match conflicts.into_iter().find(|(_, given, _)| *given) {
-        Some((flag, _, fix)) => Err(FlagError::Conflict { flag, with, fix }),
+        Some((flag, _, fix)) => Err(FlagError::conflict(flag, with, fix)),
         None => Ok(()),
     }
 }
@@ -149,14 +149,14 @@ fn warn_if_abstract(flag: &str, path: &Path, value: &str, warnings: &mut Vec<Str
 
 fn tcp(flags: &FrontendFlags) -> Result<FrontendListener, FlagError> {
     let (pair, ca) = tls_files(flags)?;
-    let ca = ca.ok_or(FlagError::Empty {
-        flag: "server-ca-cert",
-        fix: "give the authorities of kube-apiserver's certificate, or --uds-name and --server-port=0",
+    let ca = ca.ok_or_else(|| {
+        let fix = "give the authorities of kube-apiserver's certificate, or --uds-name and --server-port=0";
+        FlagError::empty("server-ca-cert", fix)
     })?;
     let port = port("server-port", flags.server_port)?;
-    let (cert, key) = pair.ok_or(FlagError::Empty {
-        flag: "server-cert",
-        fix: "give --server-cert and --server-key, or --uds-name and --server-port=0",
+    let (cert, key) = pair.ok_or_else(|| {
+        let fix = "give --server-cert and --server-key, or --uds-name and --server-port=0";
+        FlagError::empty("server-cert", fix)
     })?;
     let bind = Bind { host: flags.server_bind_address.clone(), port };
     Ok(FrontendListener::Tcp(TlsListener { bind, cert, key, client_ca: Some(ca) }))

@@ -136,9 +136,9 @@ fn useless(config: &Config) -> Vec<String> {
 fn agent_listener(flags: &AgentFlags) -> Result<TlsListener, FlagError> {
     let (cert, key) = (flags.cluster_cert.clone(), flags.cluster_key.clone());
     let pair = pair(("cluster-cert", cert), ("cluster-key", key))?;
-    let (cert, key) = pair.ok_or(FlagError::Empty {
-        flag: "cluster-cert",
-        fix: "give --cluster-cert and --cluster-key, agents connect with TLS only",
+    let (cert, key) = pair.ok_or_else(|| {
+        let fix = "give --cluster-cert and --cluster-key, agents connect with TLS only";
+        FlagError::empty("cluster-cert", fix)
     })?;
     let bind = Bind { host: flags.agent_bind_address.clone(), port: flags.agent_port };
     Ok(TlsListener { bind, cert, key, client_ca: flags.cluster_ca_cert.clone() })

@@ -247,7 +247,7 @@ fn strategies(flag: &'static str, text: String) -> Result<Vec<Strategy>, FlagErr
     let strategies: Vec<_> = names.map(|name| named(flag, name.to_owned())).collect::<Result<_, _>>()?;
     if strategies.is_empty() {
         let fix = "name at least one of default, destHost and defaultRoute";
-        return Err(FlagError::Empty { flag, fix });
+        return Err(FlagError::empty(flag, fix));
     }
     Ok(strategies)
 }

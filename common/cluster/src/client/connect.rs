@@ -43,18 +43,23 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> Io for T {}
 pub(super) async fn connect(config: &Config, presented: &PresentedCredentials) -> Result<Sender, ApiError> {
     let server = &config.server;
     let failed = |why: &dyn Display| ApiError::unreachable(server, why);
-    let stream = match &config.proxy {
+    let mut stream: Stream = match &config.proxy {
         Some(proxy) => through(proxy, config, presented).await?,
         None => Box::new(dial(&server.host, server.port).await.map_err(|error| failed(&error))?),
     };
-    if !server.https {
-        return speak(stream).await.map_err(|error| failed(&error));
+    if server.https {
+        let tls = TlsConnector::from(config.tls.build(presented.identity.as_ref()).map_err(ApiError::tls)?);
+        let shaken = tls.connect(config.tls.name(&server.host).map_err(ApiError::tls)?, stream).await;
+        stream = Box::new(shaken.map_err(|error| failed(&format_args!("TLS: {error}")))?);
     }
-    let tls = config.tls.build(presented.identity.as_ref()).map_err(ApiError::tls)?;
-    let name = config.tls.name(&server.host).map_err(ApiError::tls)?;
-    let stream = TlsConnector::from(tls).connect(name, stream).await;
-    let stream = stream.map_err(|error| failed(&format_args!("TLS: {error}")))?;
-    speak(stream).await.map_err(|error| failed(&error))
+    let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(|error| failed(&error))?;
+    // Ends with the connection, which ends when its sender and the body of its last answer are dropped.
+    tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, "connection to the Kubernetes API lost");
+        }
+    });
+    Ok(sender)
 }
 
 /// A stream through the proxy: for the API's TLS, or for absolute-form requests to an API without TLS.
@@ -103,17 +108,6 @@ async fn race(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
             () = sleep(HEAD_START), if addresses.len() > 0 => {}
         }
     }
-}
-
-async fn speak<IO: AsyncRead + AsyncWrite + Unpin + Send + 'static>(io: IO) -> hyper::Result<Sender> {
-    let (sender, connection) = handshake(TokioIo::new(io)).await?;
-    // Ends with the connection, which ends when its sender and the body of its last answer are dropped.
-    tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            tracing::debug!(%error, "connection to the Kubernetes API lost");
-        }
-    });
-    Ok(sender)
 }
 
 #[cfg(test)]

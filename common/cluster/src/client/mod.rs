@@ -48,7 +48,7 @@ struct Shared {
     config: Config,
     pool: Pool,
     limit: Option<RateLimit>,
-    user_agent: HeaderValue,
+    user_agent: String,
 }
 
 /// One request.
@@ -59,14 +59,15 @@ struct Call {
     body: Option<Bytes>,
     /// The part of the body that no text may contain.
     secret: Option<String>,
-    /// The time-out of the whole call.
+    /// The time-out of the whole call, and its end.
     limit: Duration,
+    deadline: Instant,
 }
 
 impl Call {
-    /// Without a body.
+    /// Without a body; its time begins now.
     fn new(method: Method, path: String, limit: Duration) -> Self {
-        Self { method, path, body: None, secret: None, limit }
+        Self { method, path, body: None, secret: None, limit, deadline: Instant::now() + limit }
     }
 }
 
@@ -75,8 +76,6 @@ impl Client {
     /// `burst`; a `qps` of 0 means no limit.
     pub fn new(config: Config, program: &'static str, qps: f32, burst: i64) -> Self {
         let user_agent = format!("{program}/{}", env!("CARGO_PKG_VERSION"));
-        let user_agent =
-            HeaderValue::from_str(&user_agent).unwrap_or(HeaderValue::from_static("konnectivity"));
         let (pool, limit) = (Pool::default(), RateLimit::new(qps, burst));
         Self(Arc::new(Shared { config, pool, limit, user_agent }))
     }
@@ -133,9 +132,8 @@ impl Client {
     }
 
     async fn body(&self, call: Call) -> Result<Bytes, ApiError> {
-        let deadline = Instant::now() + call.limit;
-        self.within(deadline, call.limit, async {
-            let (response, pooled) = self.send(&call, deadline).await?;
+        self.within(&call, async {
+            let (response, pooled) = self.send(&call).await?;
             let body = self.read(response).await?;
             self.0.pool.put(pooled);
             Ok(body)
@@ -145,27 +143,25 @@ impl Client {
 
     /// Sends a call whose answer is streamed. The time-out applies to the answer's head.
     async fn open(&self, call: Call) -> Result<(Response<Incoming>, Pooled), ApiError> {
-        let deadline = Instant::now() + call.limit;
-        self.within(deadline, call.limit, self.send(&call, deadline)).await
+        self.within(&call, self.send(&call)).await
     }
 
     async fn within<T>(
         &self,
-        deadline: Instant,
-        limit: Duration,
+        call: &Call,
         doing: impl Future<Output = Result<T, ApiError>>,
     ) -> Result<T, ApiError> {
-        timeout_at(deadline, doing).await.unwrap_or_else(|_| {
+        timeout_at(call.deadline, doing).await.unwrap_or_else(|_| {
             let at = self.0.config.server.authority();
-            let text = format!("the Kubernetes API at {at} did not answer within {limit:?}");
+            let text = format!("the Kubernetes API at {at} did not answer within {:?}", call.limit);
             Err(ApiError::Unanswered { cause: "timeout", text })
         })
     }
 
     /// Sends the call, and again with other credentials if the API refused the first.
-    async fn send(&self, call: &Call, deadline: Instant) -> Result<(Response<Incoming>, Pooled), ApiError> {
+    async fn send(&self, call: &Call) -> Result<(Response<Incoming>, Pooled), ApiError> {
         if let Some(limit) = &self.0.limit {
-            timeout_at(deadline, limit.turn()).await.map_err(|_| {
+            timeout_at(call.deadline, limit.turn()).await.map_err(|_| {
                 let fix = "raise --kubeconfig-qps and --kubeconfig-burst";
                 let late = format!("the turn of this one did not come within {:?}", call.limit);
                 let text = format!("too many requests of our own: {late}; {fix}");

@@ -1,15 +1,9 @@
 //! A watch: a stream of changes, one JSON object per line.
 
-use std::io;
-
-use bytes::Bytes;
-use http_body_util::combinators::MapErr;
-use http_body_util::{BodyDataStream, BodyExt};
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use serde::Deserialize;
 use serde_json::Value;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt};
-use tokio_util::io::StreamReader;
 
 use super::ApiError;
 use super::pool::Pooled;
@@ -29,13 +23,11 @@ pub enum WatchEvent {
     Bookmark(String),
 }
 
-type Body = MapErr<Incoming, fn(hyper::Error) -> io::Error>;
-
 /// The changes from some version on.
 pub struct Watch {
-    body: StreamReader<BodyDataStream<Body>, Bytes>,
-    /// The begin of a line.
-    line: Vec<u8>,
+    body: Incoming,
+    /// What was read after the last event.
+    unread: Vec<u8>,
     /// Keeps the connection open.
     _connection: Pooled,
 }
@@ -49,8 +41,7 @@ struct Line {
 
 impl Watch {
     pub(super) fn new(body: Incoming, connection: Pooled) -> Self {
-        let body = body.map_err(io::Error::other as fn(_) -> _).into_data_stream();
-        Self { body: StreamReader::new(body), line: Vec::new(), _connection: connection }
+        Self { body, unread: Vec::new(), _connection: connection }
     }
 
     /// The next event; `None` when the API server has ended the watch in order. Has no time-out. Cancel safe.
@@ -60,25 +51,22 @@ impl Watch {
     /// old.
     pub async fn next(&mut self) -> Result<Option<WatchEvent>, ApiError> {
         loop {
-            // `line` keeps the bytes that a canceled call has read.
-            let room = LINE_LIMIT.saturating_sub(self.line.len()) as u64;
-            (&mut self.body).take(room).read_until(b'\n', &mut self.line).await.map_err(|error| {
+            if let Some(end) = self.unread.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.unread.drain(..=end).collect();
+                match event(&line)? {
+                    Some(event) => return Ok(Some(event)),
+                    None => continue,
+                }
+            }
+            if self.unread.len() >= LINE_LIMIT {
+                return Err(ApiError::nonsense("a watch's event is too long"));
+            }
+            let Some(frame) = self.body.frame().await else { return Ok(None) };
+            let frame = frame.map_err(|error| {
                 let text = format!("the Kubernetes API's watch: {error}");
                 ApiError::Unanswered { cause: "unreachable", text }
             })?;
-            if self.line.last() != Some(&b'\n') {
-                let is_end = self.line.len() < LINE_LIMIT;
-                return if is_end {
-                    Ok(None)
-                } else {
-                    Err(ApiError::nonsense("a watch's event is too long"))
-                };
-            }
-            let event = event(&self.line);
-            self.line.clear();
-            if let Some(event) = event? {
-                return Ok(Some(event));
-            }
+            self.unread.extend(frame.into_data().into_iter().flatten());
         }
     }
 }

@@ -26,7 +26,7 @@ pub enum Credentials {
 }
 
 /// The credentials of one request or connection.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct PresentedCredentials {
     /// The `authorization` header, marked sensitive.
     pub(crate) header: Option<HeaderValue>,
@@ -54,15 +54,15 @@ impl Credentials {
     /// # Errors
     /// Why they are not available now, without a secret.
     pub(crate) async fn show(&self) -> Result<PresentedCredentials, String> {
-        match self {
-            Self::None => Ok(PresentedCredentials::default()),
-            Self::Token(header) => Ok(header_alone(header.clone())),
+        let header = match self {
+            Self::None => None,
+            Self::Token(header) => Some(header.clone()),
             Self::TokenFile(path) => {
-                let header = read(path).map_err(|error| format!("token file {path:?}: {error}"))?;
-                Ok(header_alone(header))
+                Some(read(path).map_err(|error| format!("token file {path:?}: {error}"))?)
             }
-            Self::Exec(exec) => exec.show().await,
-        }
+            Self::Exec(exec) => return exec.show().await,
+        };
+        Ok(PresentedCredentials { header, identity: None })
     }
 
     /// The API refused the credentials. Returns true if a second attempt could use others.
@@ -74,10 +74,6 @@ impl Credentials {
             Self::Exec(exec) => exec.invalidate(),
         }
     }
-}
-
-fn header_alone(header: HeaderValue) -> PresentedCredentials {
-    PresentedCredentials { header: Some(header), identity: None }
 }
 
 fn read(path: &PathBuf) -> io::Result<HeaderValue> {

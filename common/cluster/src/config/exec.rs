@@ -80,15 +80,12 @@ struct Shared {
 /// The credentials, and when they expire.
 type Outcome = Result<(PresentedCredentials, Option<Moment>), String>;
 
-/// The program, its arguments and its environment.
+/// The program to run.
 struct Program {
-    command: String,
+    plugin: Plugin,
     path: PathBuf,
-    args: Vec<String>,
-    env: Vec<(String, String)>,
+    /// The value of `KUBERNETES_EXEC_INFO`.
     info: String,
-    hint: Option<String>,
-    api_version: String,
 }
 
 impl Exec {
@@ -113,16 +110,7 @@ impl Exec {
         // As client-go: a bare name is looked up in PATH, a path with a slash is relative to the file's folder.
         let bare = !plugin.command.contains('/');
         let path = if bare { PathBuf::from(&plugin.command) } else { folder.join(&plugin.command) };
-        let pairs = plugin.env.into_iter().flatten().map(|variable| (variable.name, variable.value));
-        let program = Program {
-            path,
-            command: plugin.command,
-            args: plugin.args.unwrap_or_default(),
-            env: pairs.collect(),
-            info: info.to_string(),
-            hint: plugin.install_hint,
-            api_version: plugin.api_version,
-        };
+        let program = Program { plugin, path, info: info.to_string() };
         Ok(Self(Arc::new(Shared { program, last: Mutex::default() })))
     }
 
@@ -169,15 +157,18 @@ fn is_later(expires: Moment) -> bool {
 
 impl Program {
     async fn run(&self) -> Result<Vec<u8>, String> {
+        let Plugin { args, env, install_hint, .. } = &self.plugin;
         let mut command = Command::new(&self.path);
-        command.args(&self.args).envs(self.env.iter().map(|(name, value)| (name, value)));
+        command.args(args.iter().flatten());
+        command.envs(env.iter().flatten().map(|variable| (&variable.name, &variable.value)));
         command.env("KUBERNETES_EXEC_INFO", &self.info);
         command.stdin(Stdio::null()).kill_on_drop(true);
         let Ok(output) = timeout(RUN_LIMIT, command.output()).await else {
             return Err(self.failed(&format!("did not end within {} s", RUN_LIMIT.as_secs())));
         };
         let output = output.map_err(|error| {
-            let hint = self.hint.as_ref().map(|hint| format!("; {}", hint.trim().replace(['\n', '\r'], " ")));
+            let hint =
+                install_hint.as_ref().map(|hint| format!("; {}", hint.trim().replace(['\n', '\r'], " ")));
             self.failed(&format!("cannot be started: {error}{}", hint.unwrap_or_default()))
         })?;
         if output.status.success() {
@@ -190,14 +181,14 @@ impl Program {
 
     /// Why the plug-in returned no credentials. No text contains its standard output.
     fn failed(&self, why: &str) -> String {
-        format!("plug-in {:?} {why}", self.command)
+        format!("plug-in {:?} {why}", self.plugin.command)
     }
 
     fn read(&self, printed: &[u8]) -> Outcome {
         let output = |why: &str| self.failed(&format!("printed no usable ExecCredential: {why}"));
         let credential: Credential =
             serde_json::from_slice(printed).map_err(|_| output("it is no such JSON"))?;
-        if credential.api_version != self.api_version {
+        if credential.api_version != self.plugin.api_version {
             return Err(output("its apiVersion is not the kubeconfig's"));
         }
         let status = credential.status.ok_or(output("it has no status"))?;
@@ -221,6 +212,6 @@ impl Program {
 
 impl fmt::Display for Exec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", self.0.program.command)
+        write!(f, "{:?}", self.0.program.plugin.command)
     }
 }

@@ -92,19 +92,10 @@ fn resolve(file: File, folder: &Path) -> Result<Config, String> {
     let proxy = cluster.proxy_url.as_deref().filter(|url| !url.is_empty());
     let proxy =
         proxy.map(|url| Proxy::parse_for_http(url).map_err(|error| error.found_in("proxy-url").to_string()));
-    let ca = pem(
-        "certificate-authority",
-        cluster.certificate_authority,
-        cluster.certificate_authority_data,
-        folder,
-    )?;
+    let Cluster { certificate_authority: file, certificate_authority_data: data, .. } = &cluster;
+    let ca = pem("certificate-authority", file.as_ref(), data.as_deref(), folder)?;
     let identity = identity(&user, folder)?;
-    let info = cluster_info(
-        &server,
-        ca.as_ref(),
-        cluster.tls_server_name.as_deref(),
-        cluster.insecure_skip_tls_verify,
-    );
+    let info = cluster_info(&server, ca.as_ref(), &cluster);
     Ok(Config {
         server,
         tls: TlsFiles {
@@ -130,12 +121,7 @@ fn find<T>(list: Option<Vec<Named<T>>>, kind: &str, name: &str) -> Result<T, Str
 }
 
 /// Data takes precedence over the file.
-fn pem(
-    what: &str,
-    file: Option<PathBuf>,
-    data: Option<String>,
-    folder: &Path,
-) -> Result<Option<Pem>, String> {
+fn pem(what: &str, file: Option<&PathBuf>, data: Option<&str>, folder: &Path) -> Result<Option<Pem>, String> {
     if let Some(data) = data.filter(|data| !data.is_empty()) {
         // As Go's decoder: ignores only ends of lines.
         let text: Vec<u8> = data.bytes().filter(|byte| !matches!(byte, b'\r' | b'\n')).collect();
@@ -146,13 +132,9 @@ fn pem(
 }
 
 fn identity(user: &User, folder: &Path) -> Result<Option<(Pem, Pem)>, String> {
-    let chain = pem(
-        "client-certificate",
-        user.client_certificate.clone(),
-        user.client_certificate_data.clone(),
-        folder,
-    )?;
-    let key = pem("client-key", user.client_key.clone(), user.client_key_data.clone(), folder)?;
+    let (file, data) = (&user.client_certificate, &user.client_certificate_data);
+    let chain = pem("client-certificate", file.as_ref(), data.as_deref(), folder)?;
+    let key = pem("client-key", user.client_key.as_ref(), user.client_key_data.as_deref(), folder)?;
     match (chain, key) {
         (Some(chain), Some(key)) => Ok(Some((chain, key))),
         (None, None) => Ok(None),
@@ -162,15 +144,15 @@ fn identity(user: &User, folder: &Path) -> Result<Option<(Pem, Pem)>, String> {
 }
 
 /// The cluster info for a plug-in with `provideClusterInfo`.
-fn cluster_info(server: &Server, ca: Option<&Pem>, name: Option<&str>, insecure: Option<bool>) -> Value {
+fn cluster_info(server: &Server, ca: Option<&Pem>, cluster: &Cluster) -> Value {
     let mut info = serde_json::json!({ "server": server.to_string() });
     if let Some(Pem::Data(data)) = ca {
         info["certificate-authority-data"] = STANDARD.encode(data).into();
     }
-    if let Some(name) = name {
-        info["tls-server-name"] = name.into();
+    if let Some(name) = &cluster.tls_server_name {
+        info["tls-server-name"] = name.as_str().into();
     }
-    if insecure == Some(true) {
+    if cluster.insecure_skip_tls_verify == Some(true) {
         info["insecure-skip-tls-verify"] = true.into();
     }
     info

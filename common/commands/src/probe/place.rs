@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use flags::FlagError;
 use net::host_port::{Joined, host_port};
-use net::tls::{CaSource, ClientTls, ClientTlsOptions, ignore_legacy_pki};
+use net::tls::{ClientTls, ClientTlsOptions, ignore_legacy_pki};
 use status::Listener;
 use tokio::net::{TcpStream, UnixStream};
 
@@ -14,7 +14,8 @@ use super::{Io, Protocol};
 /// A frontend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    pub(super) protocol: Protocol,
+    /// The protocol that it speaks.
+    pub protocol: Protocol,
     address: Address,
 }
 
@@ -82,11 +83,6 @@ impl Place {
         Some(Self { protocol, address })
     }
 
-    /// The protocol that it speaks.
-    pub fn protocol(&self) -> Protocol {
-        self.protocol
-    }
-
     /// Connects, with TLS to a port.
     ///
     /// # Errors
@@ -107,7 +103,7 @@ impl Place {
                 }
                 let name = if server_name.is_empty() { host } else { server_name };
                 let options = ClientTlsOptions {
-                    ca: CaSource::File(ca_cert.clone()),
+                    ca: Some(ca_cert.clone()),
                     identity: Some((client_cert.clone(), client_key.clone())),
                     server_names: vec![name.clone()],
                     alpn_extras: match self.protocol {
@@ -135,12 +131,8 @@ impl std::fmt::Display for Place {
 
 /// The address by which this host reaches a listener: the loopback address for one on all addresses.
 fn here(host: IpAddr) -> IpAddr {
-    match host {
-        IpAddr::V4(host) if host.is_unspecified() => [127, 0, 0, 1].into(),
-        // It accepts IPv4, too, and hosts without IPv6 have no ::1.
-        IpAddr::V6(host) if host.is_unspecified() => [127, 0, 0, 1].into(),
-        host => host,
-    }
+    // One on all IPv6 addresses accepts IPv4, too, and hosts without IPv6 have no ::1.
+    if host.is_unspecified() { [127, 0, 0, 1].into() } else { host }
 }
 
 #[cfg(test)]

@@ -13,13 +13,8 @@ pub struct NoProxy(Vec<Rule>);
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Rule {
     Everything,
-    /// Addresses in a network, on any port.
-    Network(IpNet),
-    /// One address.
-    Address {
-        ip: IpAddr,
-        port: Option<String>,
-    },
+    /// Addresses in a network, on any port; or one address, maybe on one port only.
+    Network(IpNet, Option<String>),
     /// Names that end in `.suffix`, and `suffix` itself unless the entry began with a dot or `*.`.
     Domain {
         /// With its leading dot, in lower case.
@@ -53,8 +48,7 @@ impl Rule {
         let right_port = |wanted: &Option<String>| wanted.as_ref().is_none_or(|wanted| wanted == port);
         match self {
             Self::Everything => true,
-            Self::Network(network) => ip.is_some_and(|ip| network.contains(&ip)),
-            Self::Address { ip: wanted, port } => ip == Some(*wanted) && right_port(port),
+            Self::Network(network, port) => ip.is_some_and(|ip| network.contains(&ip)) && right_port(port),
             Self::Domain { suffix, bare, port } => {
                 let same = *bare && suffix.strip_prefix('.') == Some(name);
                 ip.is_none() && (same || name.ends_with(suffix.as_str())) && right_port(port)
@@ -68,7 +62,7 @@ fn rule(entry: &str) -> Option<Rule> {
         return Some(Rule::Everything);
     }
     if let Ok(network) = entry.parse::<IpNet>() {
-        return Some(Rule::Network(network));
+        return Some(Rule::Network(network, None));
     }
     // As in Go: brackets without a port are not removed.
     let (host, port) = match host_port::split_lenient(entry) {
@@ -77,7 +71,7 @@ fn rule(entry: &str) -> Option<Rule> {
     };
     let port = port.filter(|port| !port.is_empty()).map(str::to_owned);
     if let Ok(ip) = host.parse::<IpAddr>() {
-        return Some(Rule::Address { ip: ip.to_canonical(), port });
+        return Some(Rule::Network(ip.to_canonical().into(), port));
     }
     let host = host.strip_prefix('*').filter(|rest| rest.starts_with('.')).unwrap_or(host);
     if host.is_empty() {

@@ -9,16 +9,6 @@ use thiserror::Error;
 
 use crate::host_port;
 
-/// The dialer, which determines the meaning of a proxy's scheme.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Dialer {
-    /// grpc-go resolves the proxy like any of its targets, with port 443 by default, and dials it in plain TCP,
-    /// whatever the scheme.
-    Grpc,
-    /// net/http: see [`Proxy::parse_for_http`].
-    Http,
-}
-
 /// A proxy: its address, its protocol and our credentials. Neither `Debug` nor `Display` shows credentials.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Proxy {
@@ -66,7 +56,7 @@ impl Proxy {
     /// # Errors
     /// If the host is missing, or the port, a percent escape or a character is invalid.
     pub fn parse(text: &str) -> Result<Self, ProxyUrlError> {
-        Self::parse_for(Dialer::Grpc, text)
+        Self::parse_with(text, |_| Ok((false, 443)))
     }
 
     /// The same for dialing as net/http does: `https` means TLS to the proxy, on port 443 by default; `http`, or no
@@ -75,10 +65,19 @@ impl Proxy {
     /// # Errors
     /// As for [`Proxy::parse`], and for any other scheme: SOCKS is not supported.
     pub fn parse_for_http(text: &str) -> Result<Self, ProxyUrlError> {
-        Self::parse_for(Dialer::Http, text)
+        Self::parse_with(text, |scheme| match scheme {
+            "https" => Ok((true, 443)),
+            "http" => Ok((false, 80)),
+            "socks5" | "socks5h" => Err("SOCKS is not supported"),
+            _ => Err("its scheme is neither http nor https"),
+        })
     }
 
-    fn parse_for(dialer: Dialer, text: &str) -> Result<Self, ProxyUrlError> {
+    /// `meaning`: whether a scheme means TLS to the proxy, and its default port.
+    fn parse_with(
+        text: &str,
+        meaning: impl Fn(&str) -> Result<(bool, u16), &'static str>,
+    ) -> Result<Self, ProxyUrlError> {
         let bad = ProxyUrlError::new;
         if text.bytes().any(|byte| byte < b' ' || byte == 0x7f) {
             return Err(ProxyUrlError::no_url("it contains a control character"));
@@ -88,13 +87,7 @@ impl Proxy {
             Some(_) => return Err(bad("its scheme is malformed")),
             None => ("http".to_owned(), text),
         };
-        let (tls, default_port) = match (dialer, scheme.as_str()) {
-            (Dialer::Grpc, _) => (false, 443),
-            (Dialer::Http, "https") => (true, 443),
-            (Dialer::Http, "socks5" | "socks5h") => return Err(bad("SOCKS is not supported")),
-            (Dialer::Http, "http") => (false, 80),
-            (Dialer::Http, _) => return Err(bad("its scheme is neither http nor https")),
-        };
+        let (tls, default_port) = meaning(&scheme).map_err(bad)?;
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
         let (user, address) = match authority.rsplit_once('@') {
             Some((user, address)) => (Some(user), address),

@@ -29,14 +29,11 @@ pub const HANDSHAKE_LIMIT: std::time::Duration = std::time::Duration::from_secs(
 
 /// Why a socket cannot be bound.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {address}: {why}")]
-pub struct BindError {
-    address: String,
-    why: String,
-}
+#[error("{0}")]
+pub struct BindError(String);
 
 impl BindError {
     fn new(address: impl Display, why: impl Display) -> Self {
-        Self { address: address.to_string(), why: why.to_string() }
+        Self(format!("cannot listen on {address}: {why}"))
     }
 }

@@ -103,10 +103,7 @@ pub fn tune(stream: &TcpStream, user_timeout: Option<Duration>) -> io::Result<()
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);
     socket.set_tcp_keepalive(&KEEPALIVE)?;
-    match user_timeout {
-        Some(limit) => socket.set_tcp_user_timeout(Some(limit)),
-        None => Ok(()),
-    }
+    user_timeout.map_or(Ok(()), |limit| socket.set_tcp_user_timeout(Some(limit)))
 }
 
 /// The limit of unsent bytes in the kernel towards an endpoint or a client. Without a limit one that stalls takes megabytes of

@@ -85,17 +85,11 @@ struct Bound {
 const EXISTS: &str = "the socket exists already: remove it or allow its deletion";
 const TAKEN: &str = "address already in use: stop the process that listens there or choose another name";
 
-/// Identifies a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct FileId {
-    device: u64,
-    inode: u64,
-}
+/// The device and the inode of a file.
+type FileId = (u64, u64);
 
-impl FileId {
-    fn of(metadata: &Metadata) -> Self {
-        Self { device: metadata.dev(), inode: metadata.ino() }
-    }
+fn file_id(metadata: &Metadata) -> FileId {
+    (metadata.dev(), metadata.ino())
 }
 
 impl UnixSocket {
@@ -154,9 +148,7 @@ impl UnixSocket {
             return;
         }
         let why = match fs::symlink_metadata(&self.path) {
-            Ok(found) if FileId::of(&found) == file => {
-                return self.reach.set(None);
-            }
+            Ok(found) if file_id(&found) == file => return self.reach.set(None),
             Ok(_) => "another process's file is there".to_owned(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => match Bound::to_file(&self.path) {
                 Ok(bound) => return self.replace(bound),
@@ -202,7 +194,7 @@ impl Source for UnixSocket {
 impl Drop for UnixSocket {
     fn drop(&mut self) {
         let Some(file) = self.bound.file else { return };
-        let ours = fs::symlink_metadata(&self.path).is_ok_and(|found| FileId::of(&found) == file);
+        let ours = fs::symlink_metadata(&self.path).is_ok_and(|found| file_id(&found) == file);
         if ours && let Err(error) = fs::remove_file(&self.path) {
             tracing::warn!(path = %self.path.display(), %error, "cannot remove the Unix socket's file");
         }
@@ -213,7 +205,7 @@ impl Bound {
     fn to_file(path: &Path) -> io::Result<Self> {
         let socket = bound(path, EXISTS)?;
         fs::set_permissions(path, Permissions::from_mode(UNIX_MODE))?;
-        let file = FileId::of(&fs::symlink_metadata(path)?);
+        let file = file_id(&fs::symlink_metadata(path)?);
         Ok(Self { listener: listening(socket)?, file: Some(file) })
     }
 
@@ -294,8 +286,5 @@ fn is_in_use(path: &Path) -> bool {
         socket.set_nonblocking(true)?;
         socket.connect(&SockAddr::unix(path)?)
     };
-    match connect() {
-        Ok(()) => true,
-        Err(error) => error.kind() == io::ErrorKind::WouldBlock,
-    }
+    connect().map_or_else(|error| error.kind() == io::ErrorKind::WouldBlock, |()| true)
 }

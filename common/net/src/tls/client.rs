@@ -16,31 +16,20 @@ use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 
-use super::legacy::{Report, ServerCerts, explained};
+use super::legacy::{explained, server_verifier};
 use super::material::{Material, Options, Tls};
 use super::pem::Judge;
-use super::{
-    ALPN_H2, HandshakeError, LegacyPkiObserver, TlsError, TlsVersion, Validities, Validity, pem, system,
-};
+use super::{ALPN_H2, HandshakeError, LegacyPkiObserver, TlsError, TlsVersion, Validities, Validity, pem};
 use crate::host_port::unbracketed;
 
 /// The agent's TLS stream.
 pub type ClientStream<IO> = tokio_rustls::client::TlsStream<IO>;
 
-/// The authorities that the agent trusts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum CaSource {
-    /// The authorities in a PEM file.
-    File(PathBuf),
-    /// The system's authorities (our extension: Go exits without a CA file).
-    System,
-}
-
 /// The settings of the agent's TLS.
 #[derive(Debug, Clone)]
 pub struct ClientTlsOptions {
-    /// The authorities of servers.
-    pub ca: CaSource,
+    /// PEM file of the servers' authorities; `None` for the system's (our extension: Go exits without a CA file).
+    pub ca: Option<PathBuf>,
     /// PEM files of the agent's certificate and key, if any.
     pub identity: Option<(PathBuf, PathBuf)>,
     /// The DNS names or IP addresses of servers; a server's certificate must contain the one that it is connected by.
@@ -68,8 +57,8 @@ impl ClientTls {
         let name = names.get(name).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
         let connect = TlsConnector::from(Arc::clone(config)).connect(name.clone(), io);
         let ca = || match &self.options().ca {
-            CaSource::File(path) => path.display().to_string(),
-            CaSource::System => "the system's CA certificates".to_owned(),
+            Some(path) => path.display().to_string(),
+            None => "the system's CA certificates".to_owned(),
         };
         explained(connect, ca).await
     }
@@ -80,11 +69,7 @@ impl Options for ClientTlsOptions {
 
     fn read(&self) -> Result<Material, TlsError> {
         let pair = self.identity.as_ref().map(|(cert, key)| (cert.as_path(), key.as_path()));
-        let authorities = match &self.ca {
-            CaSource::File(path) => Some(path.as_path()),
-            CaSource::System => None,
-        };
-        Material::read(pair, authorities)
+        Material::read(pair, self.ca.as_deref())
     }
 
     fn build(
@@ -94,7 +79,6 @@ impl Options for ClientTlsOptions {
         judge: Judge,
     ) -> Result<(Self::Config, Validities), TlsError> {
         let names = self.server_names.iter().map(|name| server_name(name)).collect::<Result<_, _>>()?;
-        let provider = super::shared_provider();
         let (mut validities, mut identity) = (Validities::default(), None);
         let roots = match &material.authorities {
             Some(file) => {
@@ -102,12 +86,11 @@ impl Options for ClientTlsOptions {
                 validities.authorities = Validity::of(&roots);
                 roots
             }
-            None => system::system_roots()?,
+            None => pem::system_roots()?,
         };
-        let report = Report::new(Arc::clone(observer));
-        let verifier = Arc::new(ServerCerts::new(roots, Arc::clone(&provider), report)?);
+        let verifier = server_verifier(roots, Arc::clone(observer))?;
         if let Some((cert, key)) = &material.pair {
-            let pair = pem::certified_key(cert, key, &provider)?;
+            let pair = pem::certified_key(cert, key, &super::provider())?;
             judge.chain(cert, &pair.cert)?;
             validities.own = Validity::of(&pair.cert);
             identity = Some(pair);
@@ -139,7 +122,7 @@ pub fn client_config(
     };
     config.resumption = Resumption::disabled();
     config.alpn_protocols = alpn;
-    super::check_config(config.fips())?;
+    super::judged(super::FIPS, config.fips(), "the TLS configuration")?;
     Ok(Arc::new(config))
 }
 

@@ -10,69 +10,37 @@ use std::task::{Context, Poll};
 
 use rustls::Writer;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-
-use super::{ClientStream, ServerStream};
+use tokio_rustls::TlsStream;
 
 /// Encrypted bytes that may wait for the flush: four frames of 64 KiB, with the overhead of HTTP/2 and TLS.
 const LIMIT: usize = (256 << 10) + (16 << 10);
 
-/// A TLS stream of a client or server.
-pub trait Session: AsyncRead + AsyncWrite + Unpin {
-    /// Encrypts without sending.
-    fn writer(&mut self) -> Writer<'_>;
-
-    /// Limits the encrypted bytes that may wait.
-    fn limit(&mut self, bytes: usize);
-}
-
-impl<IO: AsyncRead + AsyncWrite + Unpin> Session for ServerStream<IO> {
-    fn writer(&mut self) -> Writer<'_> {
-        self.get_mut().1.writer()
-    }
-
-    fn limit(&mut self, bytes: usize) {
-        self.get_mut().1.set_buffer_limit(Some(bytes));
-    }
-}
-
-impl<IO: AsyncRead + AsyncWrite + Unpin> Session for ClientStream<IO> {
-    fn writer(&mut self) -> Writer<'_> {
-        self.get_mut().1.writer()
-    }
-
-    fn limit(&mut self, bytes: usize) {
-        self.get_mut().1.set_buffer_limit(Some(bytes));
-    }
-}
-
-impl<S: Session> Session for Box<S> {
-    fn writer(&mut self) -> Writer<'_> {
-        (**self).writer()
-    }
-
-    fn limit(&mut self, bytes: usize) {
-        (**self).limit(bytes);
-    }
-}
-
-/// A TLS stream that sends when it is flushed, or when its buffer is full. Its handshake is complete.
+/// A TLS stream that sends when it is flushed, or when its buffer is full. Its handshake is complete. Boxed, because a task keeps
+/// several copies of what is moved into it.
 #[derive(Debug)]
-pub struct Gathering<S>(S);
+pub struct Gathering<IO>(Box<TlsStream<IO>>);
 
-impl<S: Session> Gathering<S> {
+impl<IO> Gathering<IO> {
     /// Gathers the writes of `stream` from now on.
-    pub fn new(mut stream: S) -> Self {
-        stream.limit(LIMIT);
+    pub fn new(stream: impl Into<TlsStream<IO>>) -> Self {
+        let mut stream = Box::new(stream.into());
+        match &mut *stream {
+            TlsStream::Client(stream) => stream.get_mut().1.set_buffer_limit(Some(LIMIT)),
+            TlsStream::Server(stream) => stream.get_mut().1.set_buffer_limit(Some(LIMIT)),
+        }
         Gathering(stream)
     }
 
-    /// The TLS stream.
-    pub fn get_ref(&self) -> &S {
-        &self.0
+    /// Encrypts without sending.
+    fn writer(&mut self) -> Writer<'_> {
+        match &mut *self.0 {
+            TlsStream::Client(stream) => stream.get_mut().1.writer(),
+            TlsStream::Server(stream) => stream.get_mut().1.writer(),
+        }
     }
 }
 
-impl<S: Session> AsyncRead for Gathering<S> {
+impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for Gathering<IO> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -82,7 +50,7 @@ impl<S: Session> AsyncRead for Gathering<S> {
     }
 }
 
-impl<S: Session> AsyncWrite for Gathering<S> {
+impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Gathering<IO> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_write_vectored(cx, &[IoSlice::new(buf)])
     }
@@ -92,7 +60,7 @@ impl<S: Session> AsyncWrite for Gathering<S> {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match io::Write::write_vectored(&mut self.0.writer(), bufs) {
+        match io::Write::write_vectored(&mut self.writer(), bufs) {
             // The buffer is full: some of it must be sent first.
             Ok(0) => Pin::new(&mut self.0).poll_write_vectored(cx, bufs),
             encrypted => Poll::Ready(encrypted),

@@ -34,7 +34,12 @@ impl PeerIdentity {
             Self { common_name: cert.subject().iter_common_name().find_map(text), ..Self::default() };
         if let Ok(Some(names)) = cert.subject_alternative_name() {
             for name in &names.value.general_names {
-                found.add(name);
+                match name {
+                    GeneralName::DNSName(dns) => found.dns.push((*dns).to_owned()),
+                    GeneralName::URI(uri) => found.uris.push((*uri).to_owned()),
+                    GeneralName::IPAddress(bytes) => found.ips.extend(ip_address(bytes)),
+                    _ => {}
+                }
             }
         }
         Some(found)
@@ -44,18 +49,9 @@ impl PeerIdentity {
     pub fn of(chain: Option<&[CertificateDer<'_>]>) -> Option<Self> {
         chain.and_then(<[_]>::first).and_then(Self::from_der)
     }
-
-    fn add(&mut self, name: &GeneralName<'_>) {
-        match name {
-            GeneralName::DNSName(dns) => self.dns.push((*dns).to_owned()),
-            GeneralName::URI(uri) => self.uris.push((*uri).to_owned()),
-            GeneralName::IPAddress(bytes) => self.ips.extend(ip_address(bytes)),
-            _ => {}
-        }
-    }
 }
 
-fn ip_address(bytes: &[u8]) -> Option<IpAddr> {
+pub(super) fn ip_address(bytes: &[u8]) -> Option<IpAddr> {
     let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
     v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
 }

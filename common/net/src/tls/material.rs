@@ -1,16 +1,15 @@
 //! TLS from files: they are read together, so that the bytes that were checked are the bytes in use, and may be read
 //! again while the TLS is in use.
-//!
-//! Never here: the interpretation of the files.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::pem::{Contents, Judge};
-use super::{CertificateFacts, LegacyPkiObserver, TlsError, Validity};
+use super::{LegacyPkiObserver, TlsError, Validity, pem};
 
 /// The contents of all files of a client or server. Equal if every byte is equal.
 #[derive(Clone, PartialEq, Eq)]
@@ -24,12 +23,48 @@ pub struct Material {
 impl Material {
     /// Reads the given files.
     pub(super) fn read(pair: Option<(&Path, &Path)>, authorities: Option<&Path>) -> Result<Self, TlsError> {
-        let pair = match pair {
-            Some((cert, key)) => Some((Contents::read(cert)?, Contents::read(key)?)),
-            None => None,
-        };
-        Ok(Self { pair, authorities: authorities.map(Contents::read).transpose()? })
+        let read = |(cert, key)| Ok::<_, TlsError>((Contents::read(cert)?, Contents::read(key)?));
+        Ok(Self {
+            pair: pair.map(read).transpose()?,
+            authorities: authorities.map(Contents::read).transpose()?,
+        })
     }
+
+    /// The certificates of its files.
+    fn certificates(&self) -> Vec<CertificateFacts> {
+        let pair = self.pair.iter().map(|(cert, _)| (cert, true));
+        let authorities = self.authorities.iter().map(|file| (file, false));
+        pair.chain(authorities).flat_map(|(file, presented)| describe(file, presented)).collect()
+    }
+}
+
+fn describe(file: &Contents, presented: bool) -> Vec<CertificateFacts> {
+    // The file was parsed before it came into use.
+    let certs = pem::certificates(file).unwrap_or_default();
+    let parsed = certs.iter().filter_map(|der| Some(X509Certificate::from_der(der).ok()?.1));
+    let facts = |cert: X509Certificate<'_>| CertificateFacts {
+        presented,
+        path: file.path.clone(),
+        subject: cert.subject().to_string(),
+        issuer: cert.issuer().to_string(),
+        validity: Validity::from(cert.validity()),
+    };
+    parsed.map(facts).collect()
+}
+
+/// One certificate of a file in use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CertificateFacts {
+    /// It is presented to peers; otherwise it is an authority for peers' certificates.
+    pub presented: bool,
+    /// The file.
+    pub path: PathBuf,
+    /// Its subject, in the form of RFC 4514.
+    pub subject: String,
+    /// Its issuer.
+    pub issuer: String,
+    /// When it is valid.
+    pub validity: Validity,
 }
 
 /// The validity of the certificates in a client's or server's files.

@@ -9,7 +9,6 @@
 
 mod ahead;
 mod client;
-mod describe;
 mod error;
 mod flags;
 mod gather;
@@ -18,7 +17,6 @@ mod legacy;
 mod material;
 mod pem;
 mod server;
-mod system;
 #[cfg(test)]
 mod tests;
 mod validity;
@@ -29,17 +27,15 @@ use std::sync::Arc;
 use rustls::crypto::CryptoProvider;
 
 pub use ahead::{ReadAhead, TooLarge};
-pub use client::{CaSource, ClientStream, ClientTls, ClientTlsOptions, client_config};
-pub use describe::CertificateFacts;
+pub use client::{ClientStream, ClientTls, ClientTlsOptions, client_config};
 pub use error::{HandshakeError, TlsError, read_failure};
 pub use flags::{Accepted, CipherSuites, TlsFlagError, TlsVersion};
-pub use gather::{Gathering, Session};
+pub use gather::Gathering;
 pub use identity::PeerIdentity;
 pub use legacy::{LegacyPki, LegacyPkiObserver, any_server, ignore_legacy_pki, server_verifier};
-pub use material::{Material, Options, Rotating, Tls, Validities};
-pub use pem::SHORTEST_RSA;
+pub use material::{CertificateFacts, Material, Options, Rotating, Tls, Validities};
+pub use pem::{SHORTEST_RSA, system_roots};
 pub use server::{ServerStream, ServerTls, ServerTlsOptions};
-pub use system::system_roots;
 pub use validity::{Validity, now as unix_now};
 pub use watch::{Rotated, watch};
 
@@ -63,14 +59,10 @@ pub fn verified_fips() -> Result<bool, TlsError> {
     judged(FIPS, provider().fips(), "the cryptography").map(|()| FIPS)
 }
 
-/// Refuses a configuration that a build with [`FIPS`] must not use; `approved` is rustls's answer.
+/// Refuses what a build for FIPS must not use; `approved` is rustls's answer.
 ///
 /// # Errors
-/// If the build is for FIPS 140-3, and the configuration is not approved.
-fn check_config(approved: bool) -> Result<(), TlsError> {
-    judged(FIPS, approved, "the TLS configuration")
-}
-
+/// If FIPS is wanted, and `what` is not approved.
 fn judged(wanted: bool, approved: bool, what: &'static str) -> Result<(), TlsError> {
     if approved || !wanted {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Reads certificates and keys from PEM files.
+//! Reads certificates and keys from PEM files, and the system's certificates for clients without a CA file.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -9,6 +9,7 @@ use rustls::sign::CertifiedKey;
 use rustls_pki_types::pem::{self, PemObject};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::x509::SubjectPublicKeyInfo;
 
 use super::error::read_failure;
 use super::validity::now;
@@ -96,7 +97,7 @@ pub(super) fn certified_key(
         .load_private_key(private)
         .map_err(|error| key.fault(format!("the private key is not usable: {error} ({SHORTEST_RSA})")))?;
     let pair = Arc::new(CertifiedKey::new(chain, signer));
-    if matches(&pair) {
+    if matches(&pair) == Some(true) {
         return Ok(pair);
     }
     let (key, cert) = (&key.path, &cert.path);
@@ -156,15 +157,41 @@ fn well_formed(der: &CertificateDer<'_>) -> Result<(), &'static str> {
 }
 
 /// Compares the public keys bit by bit, without their algorithm parameters, which may be omitted.
-fn matches(pair: &CertifiedKey) -> bool {
-    let (Some(ours), Some(cert)) = (pair.key.public_key(), pair.cert.first()) else {
-        return false;
+fn matches(pair: &CertifiedKey) -> Option<bool> {
+    let ours = pair.key.public_key()?;
+    let (_, ours) = SubjectPublicKeyInfo::from_der(&ours).ok()?;
+    let (_, cert) = X509Certificate::from_der(pair.cert.first()?).ok()?;
+    Some(cert.public_key().subject_public_key == ours.subject_public_key)
+}
+
+/// Where Linux distributions keep their bundle (the same places as in Go's `crypto/x509`). The first file with a
+/// certificate is used.
+const BUNDLES: [&str; 6] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/pki/tls/cacert.pem",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+
+/// The system's CA certificates; `SSL_CERT_FILE` replaces the usual places. Malformed entries are skipped: one of them
+/// does not invalidate a bundle of a hundred.
+///
+/// # Errors
+/// If there are none.
+pub fn system_roots() -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let own = std::env::var_os("SSL_CERT_FILE").filter(|path| !path.is_empty());
+    let places = match own {
+        Some(path) => vec![PathBuf::from(path)],
+        None => BUNDLES.iter().map(PathBuf::from).collect(),
     };
-    let Ok((_, cert)) = X509Certificate::from_der(cert) else {
-        return false;
-    };
-    let Ok((_, ours)) = x509_parser::x509::SubjectPublicKeyInfo::from_der(&ours) else {
-        return false;
-    };
-    cert.public_key().subject_public_key == ours.subject_public_key
+    let found = places.iter().map(|path| bundle(path)).find(|found| !found.is_empty());
+    let none = "no CA certificates found on this system: name a CA file";
+    found.ok_or_else(|| TlsError::file(none, &[]))
+}
+
+fn bundle(path: &Path) -> Vec<CertificateDer<'static>> {
+    let text = std::fs::read(path).unwrap_or_default();
+    CertificateDer::pem_slice_iter(&text).filter_map(Result::ok).collect()
 }

@@ -13,7 +13,7 @@ use rustls::sign::SingleCertAndKey;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::LazyConfigAcceptor;
 
-use super::legacy::{ClientCerts, Report, explained};
+use super::legacy::{client_verifier, explained};
 use super::material::{Material, Options, Tls};
 use super::pem::Judge;
 use super::{
@@ -103,10 +103,7 @@ impl Options for ServerTlsOptions {
         let mut provider = super::provider();
         self.suites.select(&mut provider.cipher_suites);
         let provider = Arc::new(provider);
-        let Some((cert, key)) = &material.pair else {
-            let text = format!("{}: no certificate in it", self.cert.display());
-            return Err(TlsError::file(text, &[&self.cert]));
-        };
+        let (cert, key) = material.pair.as_ref().expect("a listener's material has a pair");
         let pair = pem::certified_key(cert, key, &provider)?;
         judge.chain(cert, &pair.cert)?;
         let mut validities = Validities { own: Validity::of(&pair.cert), authorities: None };
@@ -117,8 +114,7 @@ impl Options for ServerTlsOptions {
             Some(file) => {
                 let roots = pem::certificates(file)?;
                 validities.authorities = Validity::of(&roots);
-                let report = Report::new(Arc::clone(observer));
-                builder.with_client_cert_verifier(Arc::new(ClientCerts::new(roots, provider, report)?))
+                builder.with_client_cert_verifier(client_verifier(roots, provider, Arc::clone(observer))?)
             }
             None => builder.with_no_client_auth(),
         };
@@ -126,7 +122,7 @@ impl Options for ServerTlsOptions {
         // Disables session ids (TLS 1.2) and tickets (TLS 1.3).
         without_alpn.session_storage = Arc::new(NoServerSessionStorage {});
         without_alpn.send_tls13_tickets = 0;
-        super::check_config(without_alpn.fips())?;
+        super::judged(super::FIPS, without_alpn.fips(), "the TLS configuration")?;
         let mut usual = without_alpn.clone();
         usual.alpn_protocols.clone_from(&self.alpn);
         Ok((Configs { usual: Arc::new(usual), without_alpn: Arc::new(without_alpn) }, validities))

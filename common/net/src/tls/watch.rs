@@ -41,10 +41,10 @@ pub async fn watch<R: Rotating>(tls: R, name: &'static str, every: Duration, mut
     rounds.tick().await;
     loop {
         rounds.tick().await;
-        let seen = look(&tls).await;
+        let seen = in_background(&tls, R::read).await;
         if !in_use(&*tls, &seen) && refused.as_ref() != Some(&seen) {
             sleep(every.min(DEBOUNCE)).await;
-            if look(&tls).await != seen {
+            if in_background(&tls, R::read).await != seen {
                 continue;
             }
         }
@@ -56,7 +56,10 @@ pub async fn watch<R: Rotating>(tls: R, name: &'static str, every: Duration, mut
             continue;
         }
         let taken = match &seen {
-            Ok(material) => take(&tls, material.clone()).await,
+            Ok(material) => {
+                let material = material.clone();
+                in_background(&tls, move |tls| tls.take(&material)).await
+            }
             Err(why) => Err(why.clone()),
         };
         let Err(why) = taken else {
@@ -77,21 +80,13 @@ fn in_use<R: Rotating>(tls: &R, seen: &Look<R::Material>) -> bool {
     seen.as_ref().is_ok_and(|material| tls.uses(material))
 }
 
-/// Reads on a blocking thread: a network file system may be slow.
-async fn look<R: Rotating>(tls: &Arc<R>) -> Look<R::Material> {
-    let tls = Arc::clone(tls);
-    in_background(move || tls.read()).await
-}
-
-async fn take<R: Rotating>(tls: &Arc<R>, material: R::Material) -> Result<(), String> {
-    let tls = Arc::clone(tls);
-    in_background(move || tls.take(&material)).await
-}
-
-async fn in_background<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, TlsError> + Send + 'static,
+/// Works on a blocking thread: a network file system may be slow.
+async fn in_background<R: Rotating, T: Send + 'static>(
+    tls: &Arc<R>,
+    work: impl FnOnce(&R) -> Result<T, TlsError> + Send + 'static,
 ) -> Result<T, String> {
-    let done = tokio::task::spawn_blocking(work).await;
+    let tls = Arc::clone(tls);
+    let done = tokio::task::spawn_blocking(move || work(&tls)).await;
     // The task neither panics nor is aborted.
     done.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
 }

@@ -10,12 +10,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::crypto::WebPkiSupportedAlgorithms;
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
 use rustls::{CertificateError, Error, RootCertStore};
 use rustls_pki_types::{CertificateDer, TrustAnchor, UnixTime};
 use webpki::{EndEntityCert, VerifiedPath};
 
-use super::certificate::{Certificate, Purpose};
+use super::certificate::{Certificate, Purpose, seconds};
 use super::chain;
 use crate::tls::Validity;
 
@@ -48,8 +48,9 @@ impl Authorities {
     pub(super) fn new(
         certs: Vec<CertificateDer<'static>>,
         purpose: Purpose,
-        algorithms: WebPkiSupportedAlgorithms,
+        provider: &CryptoProvider,
     ) -> Self {
+        let algorithms = provider.signature_verification_algorithms;
         let (mut anchors, mut constraints, mut useless) = (Vec::new(), Vec::new(), 0_usize);
         for der in &certs {
             let Ok(anchor) = webpki::anchor_from_trusted_cert(der) else {
@@ -179,7 +180,7 @@ impl Constraints {
 
     fn met(self, intermediates: usize, now: UnixTime) -> Result<(), webpki::Error> {
         let Validity { not_before, not_after } = self.validity;
-        let seconds = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+        let seconds = seconds(now);
         if intermediates > self.depth {
             Err(webpki::Error::PathLenConstraintViolated)
         } else if seconds > not_after {

@@ -10,6 +10,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::x509::{X509Name, X509Version};
 
 use crate::tls::Validity;
+use crate::tls::identity::ip_address;
 
 /// The longest name in an error, in characters.
 const NAME_LIMIT: usize = 80;
@@ -117,14 +118,6 @@ impl<'a> Certificate<'a> {
         Validity::from(self.parsed.validity())
     }
 
-    pub(super) fn not_yet_valid(&self, now: UnixTime) -> bool {
-        seconds(now) < self.parsed.validity().not_before.timestamp()
-    }
-
-    pub(super) fn expired(&self, now: UnixTime) -> bool {
-        seconds(now) > self.parsed.validity().not_after.timestamp()
-    }
-
     /// True if the chain check implements every critical extension. Name constraints are not among them: webpki judges
     /// a CA that has any, critical or not.
     pub(super) fn understood(&self) -> bool {
@@ -168,21 +161,15 @@ impl<'a> Certificate<'a> {
         let Ok(Some(names)) = self.parsed.subject_alternative_name() else {
             return false;
         };
-        let mut names = names.value.general_names.iter();
-        match name {
-            ServerName::DnsName(wanted) => names.any(|name| match name {
-                GeneralName::DNSName(presented) => same_name(presented, wanted.as_ref()),
-                _ => false,
-            }),
-            ServerName::IpAddress(wanted) => {
-                let wanted = match IpAddr::from(*wanted) {
-                    IpAddr::V4(ip) => ip.octets().to_vec(),
-                    IpAddr::V6(ip) => ip.octets().to_vec(),
-                };
-                names.any(|name| matches!(name, GeneralName::IPAddress(presented) if *presented == wanted))
+        names.value.general_names.iter().any(|presented| match (presented, name) {
+            (GeneralName::DNSName(presented), ServerName::DnsName(wanted)) => {
+                same_name(presented, wanted.as_ref())
+            }
+            (GeneralName::IPAddress(presented), ServerName::IpAddress(wanted)) => {
+                ip_address(presented) == Some(IpAddr::from(*wanted))
             }
             _ => false,
-        }
+        })
     }
 
     /// The highest number of intermediates below it, if it sets one.
@@ -236,7 +223,7 @@ fn shown(name: &X509Name<'_>) -> String {
     if text.is_empty() { "an authority without a name".to_owned() } else { text }
 }
 
-fn seconds(time: UnixTime) -> i64 {
+pub(super) fn seconds(time: UnixTime) -> i64 {
     i64::try_from(time.as_secs()).unwrap_or(i64::MAX)
 }
 

@@ -4,7 +4,8 @@ use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::{CertificateError, Error};
 use rustls_pki_types::{CertificateDer, UnixTime};
 
-use super::certificate::{Certificate, Purpose};
+use super::certificate::{Certificate, Purpose, seconds};
+use crate::tls::Validity;
 
 /// The limit of signature checks per chain, against chains built to be slow (Go's limit).
 const MAX_SIGNATURES: usize = 100;
@@ -46,10 +47,11 @@ pub(super) fn verify(
 
 /// The checks for every certificate of a chain.
 fn usable(certificate: &Certificate<'_>, purpose: Purpose, now: UnixTime) -> Result<(), Error> {
-    if certificate.expired(now) {
+    let (now, Validity { not_before, not_after }) = (seconds(now), certificate.validity());
+    if now > not_after {
         return Err(CertificateError::Expired.into());
     }
-    if certificate.not_yet_valid(now) {
+    if now < not_before {
         return Err(CertificateError::NotValidYet.into());
     }
     if !certificate.permits(purpose) {

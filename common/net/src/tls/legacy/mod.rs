@@ -25,8 +25,8 @@ use rustls_pki_types::CertificateDer;
 
 use super::PeerIdentity;
 
-pub(super) use verifiers::{ClientCerts, ServerCerts, explained};
 pub use verifiers::{any_server, server_verifier};
+pub(super) use verifiers::{client_verifier, explained};
 
 /// Why webpki refused a chain that Go's rules accept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,13 +48,20 @@ pub enum LegacyPki {
 impl LegacyPki {
     /// The value of the metric's label.
     pub fn label(self) -> &'static str {
+        self.words().0
+    }
+
+    /// The label, and the reason in a sentence.
+    fn words(self) -> (&'static str, &'static str) {
         match self {
-            Self::CaAsLeaf => "ca_as_leaf",
-            Self::PinnedLeaf => "pinned_leaf",
-            Self::AnyPurpose => "any_purpose",
-            Self::OldVersion => "old_version",
-            Self::CriticalExtension => "critical_extension",
-            Self::ShortWildcard => "short_wildcard",
+            Self::CaAsLeaf => ("ca_as_leaf", "it is a CA certificate"),
+            Self::PinnedLeaf => {
+                ("pinned_leaf", "it is listed in the CA file itself and no CA there vouches for it")
+            }
+            Self::AnyPurpose => ("any_purpose", "its extended key usage is anyExtendedKeyUsage"),
+            Self::OldVersion => ("old_version", "it is X.509 version 1 or 2"),
+            Self::CriticalExtension => ("critical_extension", "it has a critical policy extension"),
+            Self::ShortWildcard => ("short_wildcard", "its name is a wildcard in front of a single label"),
         }
     }
 
@@ -88,19 +95,6 @@ impl LegacyPki {
     }
 }
 
-impl fmt::Display for LegacyPki {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::CaAsLeaf => "it is a CA certificate",
-            Self::PinnedLeaf => "it is listed in the CA file itself and no CA there vouches for it",
-            Self::AnyPurpose => "its extended key usage is anyExtendedKeyUsage",
-            Self::OldVersion => "it is X.509 version 1 or 2",
-            Self::CriticalExtension => "it has a critical policy extension",
-            Self::ShortWildcard => "its name is a wildcard in front of a single label",
-        })
-    }
-}
-
 /// Called for each handshake that was accepted by Go's rules only, to count it.
 pub type LegacyPkiObserver = Arc<dyn Fn(LegacyPki) + Send + Sync>;
 
@@ -110,13 +104,13 @@ pub fn ignore_legacy_pki() -> LegacyPkiObserver {
 }
 
 /// Reports every acceptance to the observer, and logs a warning for the first of each kind.
-pub(super) struct Report {
+struct Report {
     observer: LegacyPkiObserver,
     warned: AtomicU8,
 }
 
 impl Report {
-    pub(super) fn new(observer: LegacyPkiObserver) -> Self {
+    fn new(observer: LegacyPkiObserver) -> Self {
         Self { observer, warned: AtomicU8::new(0) }
     }
 
@@ -148,7 +142,7 @@ impl Report {
         let bit = 1 << why as u8;
         if self.warned.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
             let peer = PeerIdentity::from_der(cert).unwrap_or_default();
-            tracing::warn!(%peer, reason = why.label(), "accepted an unusual certificate: {why}; please issue a new one");
+            tracing::warn!(%peer, reason = why.label(), "accepted an unusual certificate: {}; please issue a new one", why.words().1);
         }
     }
 }

@@ -52,22 +52,21 @@ pub(in crate::tls) async fn explained<T>(
 
 type SignatureResult = Result<HandshakeSignatureValid, Error>;
 
-/// Verifies the clients of a listener.
+/// Verifies peers: webpki's verifier, and what is added to it.
 #[derive(Debug)]
-pub(in crate::tls) struct ClientCerts {
-    webpki: Arc<dyn ClientCertVerifier>,
-    second: SecondOpinion,
+struct Verifier<V> {
+    webpki: V,
+    authorities: Authorities,
+    report: Report,
 }
 
-/// Verifies a server.
-#[derive(Debug)]
-pub(in crate::tls) struct ServerCerts {
-    /// `None` accepts any certificate.
-    webpki: Option<Arc<WebPkiServerVerifier>>,
-    second: SecondOpinion,
-}
+/// Verifies clients.
+type ClientCerts = Verifier<Arc<dyn ClientCertVerifier>>;
 
-/// Verifies servers other than an agent's with `roots`, as [`crate::tls::ClientTls`] does.
+/// Verifies servers; without webpki it accepts any certificate.
+type ServerCerts = Verifier<Option<Arc<WebPkiServerVerifier>>>;
+
+/// Verifies servers by the authorities `roots`.
 ///
 /// # Errors
 /// If there is no usable authority.
@@ -75,42 +74,34 @@ pub fn server_verifier(
     roots: Vec<CertificateDer<'static>>,
     observer: LegacyPkiObserver,
 ) -> Result<Arc<dyn ServerCertVerifier>, TlsError> {
-    Ok(Arc::new(ServerCerts::new(roots, shared_provider(), Report::new(observer))?))
+    let provider = shared_provider();
+    let authorities = Authorities::new(roots, Purpose::Server, &provider);
+    let webpki = WebPkiServerVerifier::builder_with_provider(authorities.store(), provider)
+        .build()
+        .map_err(|error| Error::General(error.to_string()))?;
+    Ok(Arc::new(Verifier { webpki: Some(webpki), authorities, report: Report::new(observer) }))
 }
 
 /// Accepts any certificate. The only check is that the server has its key: the signature of the handshake.
 pub fn any_server() -> Arc<dyn ServerCertVerifier> {
-    let report = Report::new(ignore_legacy_pki());
-    let second = SecondOpinion::new(Vec::new(), Purpose::Server, &shared_provider(), report);
-    Arc::new(ServerCerts { webpki: None, second })
+    let authorities = Authorities::new(Vec::new(), Purpose::Server, &shared_provider());
+    Arc::new(Verifier { webpki: None, authorities, report: Report::new(ignore_legacy_pki()) })
 }
 
-impl ClientCerts {
-    pub(in crate::tls) fn new(
-        roots: Vec<CertificateDer<'static>>,
-        provider: Arc<CryptoProvider>,
-        report: Report,
-    ) -> Result<Self, TlsError> {
-        let second = SecondOpinion::new(roots, Purpose::Client, &provider, report);
-        let webpki = WebPkiClientVerifier::builder_with_provider(second.authorities.store(), provider)
-            .build()
-            .map_err(|error| Error::General(error.to_string()))?;
-        Ok(Self { webpki, second })
-    }
-}
-
-impl ServerCerts {
-    pub(in crate::tls) fn new(
-        roots: Vec<CertificateDer<'static>>,
-        provider: Arc<CryptoProvider>,
-        report: Report,
-    ) -> Result<Self, TlsError> {
-        let second = SecondOpinion::new(roots, Purpose::Server, &provider, report);
-        let webpki = WebPkiServerVerifier::builder_with_provider(second.authorities.store(), provider)
-            .build()
-            .map_err(|error| Error::General(error.to_string()))?;
-        Ok(Self { webpki: Some(webpki), second })
-    }
+/// Verifies a listener's clients by the authorities `roots`.
+///
+/// # Errors
+/// If there is no usable authority.
+pub(in crate::tls) fn client_verifier(
+    roots: Vec<CertificateDer<'static>>,
+    provider: Arc<CryptoProvider>,
+    observer: LegacyPkiObserver,
+) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    let authorities = Authorities::new(roots, Purpose::Client, &provider);
+    let webpki = WebPkiClientVerifier::builder_with_provider(authorities.store(), provider)
+        .build()
+        .map_err(|error| Error::General(error.to_string()))?;
+    Ok(Arc::new(Verifier { webpki, authorities, report: Report::new(observer) }))
 }
 
 /// The methods about signatures, which both kinds of verifiers have.
@@ -122,7 +113,7 @@ macro_rules! signatures_by_either {
             cert: &CertificateDer<'_>,
             signed: &DigitallySignedStruct,
         ) -> SignatureResult {
-            self.second.tls12(message, cert, signed)
+            self.tls12(message, cert, signed)
         }
 
         fn verify_tls13_signature(
@@ -131,11 +122,11 @@ macro_rules! signatures_by_either {
             cert: &CertificateDer<'_>,
             signed: &DigitallySignedStruct,
         ) -> SignatureResult {
-            self.second.tls13(message, cert, signed)
+            self.tls13(message, cert, signed)
         }
 
         fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-            self.second.authorities.algorithms.supported_schemes()
+            self.authorities.algorithms.supported_schemes()
         }
     };
 }
@@ -156,7 +147,7 @@ impl ClientCertVerifier for ClientCerts {
             return Err(Error::General(text));
         }
         let verdict = self.webpki.verify_client_cert(leaf, presented, now).map(drop);
-        self.second.judge(verdict, leaf, presented, now, || Ok(()))?;
+        self.judge(verdict, leaf, presented, now, || Ok(()))?;
         Ok(ClientCertVerified::assertion())
     }
 
@@ -178,31 +169,15 @@ impl ServerCertVerifier for ServerCerts {
             _ => Err(CertificateError::NotValidForName.into()),
         };
         let verdict = webpki.verify_server_cert(leaf, presented, name, ocsp, now).map(drop);
-        self.second.judge(verdict, leaf, presented, now, right_name)?;
+        self.judge(verdict, leaf, presented, now, right_name)?;
         Ok(ServerCertVerified::assertion())
     }
 
     signatures_by_either!();
 }
 
-/// The checks that both verifiers add to webpki.
-#[derive(Debug)]
-struct SecondOpinion {
-    authorities: Authorities,
-    report: Report,
-}
-
-impl SecondOpinion {
-    fn new(
-        roots: Vec<CertificateDer<'static>>,
-        purpose: Purpose,
-        provider: &CryptoProvider,
-        report: Report,
-    ) -> Self {
-        let algorithms = provider.signature_verification_algorithms;
-        Self { authorities: Authorities::new(roots, purpose, algorithms), report }
-    }
-
+/// The checks that both kinds of verifiers add to webpki.
+impl<V> Verifier<V> {
     /// Confirms webpki's verdict or judges it again; `right_name` is then the check of the peer's name.
     fn judge(
         &self,
@@ -248,7 +223,7 @@ impl SecondOpinion {
             .ok_or_else(|| CertificateError::BadSignature.into())
     }
 
-    /// As [`SecondOpinion::tls12`].
+    /// As [`Verifier::tls12`].
     fn tls13(
         &self,
         message: &[u8],

@@ -13,7 +13,7 @@ use rustls_pki_types::UnixTime;
 use super::cases::{NAME, Role, World, ca_flag, expired, extension, with};
 use super::pki::{Pair, ca, leaf, version_1};
 use super::world::World as Ends;
-use crate::tls::{CaSource, LegacyPki};
+use crate::tls::LegacyPki;
 
 /// A root that is a CA except for `change`.
 fn root(change: impl FnOnce(&mut CertificateParams)) -> Pair {
@@ -314,7 +314,7 @@ async fn handshakes_end_with_the_authority() {
         let told = world.shake().await.refused_by_server();
         assert!(told.contains(text), "{told}");
         (world.server.cert, world.server.key) = world.files.pair("minted", &issued(ca));
-        world.client.ca = CaSource::File(file);
+        world.client.ca = Some(file);
         let told = world.shake().await.refused_by_client();
         assert!(told.contains(text), "{told}");
     }

@@ -5,14 +5,12 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rcgen::{BasicConstraints, CertificateParams, CustomExtension, IsCa, date_time_ymd};
 use rustls::Error;
-use rustls::client::danger::ServerCertVerifier as _;
-use rustls::server::danger::ClientCertVerifier as _;
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use super::pki::{Pair, ca};
 pub(super) use super::world::NAME;
-use crate::tls::LegacyPki;
-use crate::tls::legacy::{ClientCerts, Report, ServerCerts};
+use crate::tls::legacy::client_verifier;
+use crate::tls::{LegacyPki, server_verifier};
 
 /// `Server` is verified by an agent, `Client` by a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,19 +91,19 @@ impl Case {
     }
 
     pub(super) fn verdict_at(&self, now: UnixTime) -> Result<Option<LegacyPki>, Error> {
-        let provider = Arc::new(crate::tls::provider());
         let counted = Arc::new(Mutex::new(None));
         let seen = Arc::clone(&counted);
-        let report = Report::new(Arc::new(move |why: LegacyPki| *seen.lock() = Some(why)));
+        let observer = Arc::new(move |why: LegacyPki| *seen.lock() = Some(why));
         let (leaf, rest) = self.chain.split_first().unwrap();
         match self.role {
             Role::Server => {
-                let verifier = ServerCerts::new(self.roots.clone(), provider, report).unwrap();
+                let verifier = server_verifier(self.roots.clone(), observer).unwrap();
                 let name = ServerName::try_from(NAME).unwrap();
                 verifier.verify_server_cert(leaf, rest, &name, &[], now)?;
             }
             Role::Client => {
-                let verifier = ClientCerts::new(self.roots.clone(), provider, report).unwrap();
+                let provider = Arc::new(crate::tls::provider());
+                let verifier = client_verifier(self.roots.clone(), provider, observer).unwrap();
                 verifier.verify_client_cert(leaf, rest, now)?;
             }
         }

@@ -8,8 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::pki::{Files, Pair, block, ca, leaf, pem};
 use crate::tls::{
-    CaSource, CipherSuites, ClientTls, ClientTlsOptions, ServerTls, ServerTlsOptions, TlsVersion,
-    ignore_legacy_pki,
+    CipherSuites, ClientTls, ClientTlsOptions, ServerTls, ServerTlsOptions, TlsVersion, ignore_legacy_pki,
 };
 
 fn load(cert: PathBuf, key: PathBuf, client_ca: Option<PathBuf>) -> Result<ServerTls, String> {
@@ -173,7 +172,7 @@ fn server_names_are_checked() {
     let root = files.certs("root", &[&Pair::self_signed(ca("root")).der]);
     let load = |name: &str| {
         let options = ClientTlsOptions {
-            ca: CaSource::File(root.clone()),
+            ca: Some(root.clone()),
             identity: None,
             server_names: vec![name.to_owned()],
             alpn_extras: vec![],

@@ -7,7 +7,7 @@ use tokio::io::{AsyncWriteExt, duplex};
 
 use super::pki::{Pair, ca, leaf};
 use super::world::{NAME, World};
-use crate::tls::{ALPN_H2, CaSource, HandshakeError, PeerIdentity, any_server, shared_provider};
+use crate::tls::{ALPN_H2, HandshakeError, PeerIdentity, any_server, shared_provider};
 
 #[tokio::test]
 async fn mutual_authentication_and_identity() {
@@ -60,7 +60,7 @@ async fn unknown_certificates_are_refused() {
     let text = world.shake().await.refused_by_server();
     assert!(text.contains("invalid peer certificate"), "{text}");
     let mut world = World::new();
-    world.client.ca = CaSource::File(world.files.certs("other", &[&Pair::self_signed(ca("other")).der]));
+    world.client.ca = Some(world.files.certs("other", &[&Pair::self_signed(ca("other")).der]));
     let text = world.shake().await.refused_by_client();
     assert!(text.contains("UnknownIssuer"), "{text}");
 }
@@ -80,7 +80,7 @@ async fn an_unknown_issuer_is_named_with_the_file_and_the_trusted_authorities() 
     for (number, (bundle, expected)) in bundles.into_iter().enumerate() {
         let certs: Vec<_> = bundle.iter().map(|pair| &pair.der).collect();
         let file = world.files.certs(&format!("bundle-{number}"), &certs);
-        world.client.ca = CaSource::File(file.clone());
+        world.client.ca = Some(file.clone());
         let Err(HandshakeError::UnknownIssuer { error, authorities }) = world.shake().await.client else {
             panic!("an unknown issuer");
         };
@@ -132,7 +132,7 @@ async fn bundles_of_several_authorities() {
     let other = Pair::self_signed(ca("other"));
     let bundle = world.files.certs("bundle", &[&other.der, &world.root.der]);
     world.server.client_ca = Some(bundle.clone());
-    world.client.ca = CaSource::File(bundle);
+    world.client.ca = Some(bundle);
     world.shake().await.both();
     world.client.identity = Some(world.files.pair("of-other", &other.issue(leaf(&["client.test"]))));
     world.shake().await.both();

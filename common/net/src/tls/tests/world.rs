@@ -10,7 +10,7 @@ use tokio_rustls::TlsConnector;
 
 use super::pki::{Files, Pair, ca, leaf};
 use crate::tls::{
-    ALPN_H2, CaSource, CipherSuites, ClientStream, ClientTls, ClientTlsOptions, HandshakeError, ReadAhead,
+    ALPN_H2, CipherSuites, ClientStream, ClientTls, ClientTlsOptions, HandshakeError, ReadAhead,
     ServerStream, ServerTls, ServerTlsOptions, TlsVersion, ignore_legacy_pki,
 };
 
@@ -58,7 +58,7 @@ impl World {
             suites: CipherSuites::default(),
         };
         let client = ClientTlsOptions {
-            ca: CaSource::File(ca.clone()),
+            ca: Some(ca.clone()),
             identity: Some(identity),
             server_names: vec![NAME.to_owned()],
             alpn_extras: vec![],

@@ -1,7 +1,7 @@
 //! The tables of the page.
 
 use status::{
-    Agent, Certificate, Connection, Failure, Flag, Health, List, Listener, Refused, Server, Status,
+    Agent, Certificate, Connection, Failure, Flag, Health, List, Listener, Refused, Row, Server, Status,
 };
 
 use super::html::Html;

@@ -14,6 +14,7 @@ use tokio::io::{copy_bidirectional, duplex};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::endpoint::{Dialer, LookupError, Network};
@@ -84,7 +85,7 @@ impl Stream {
             negotiated: Negotiated::default(),
             connection: connected.connection,
         };
-        let dialer = Dialer::to_servers(Arc::new(Panics), DIAL_LIMIT);
+        let dialer = Dialer::to_servers(Arc::new(Panics), Duration::from_secs(10));
         let metrics = register(&mut Registry::default());
         let bounds = Bounds::new(1 << 20, None);
         let links = Arc::new(Links::new("agent", dialer, bounds, metrics, Default::default()));
