@@ -4,15 +4,16 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{BufMut, Bytes, BytesMut};
 use h2::client::SendRequest;
 use http::{HeaderMap, Request};
+use prost::Message;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 use super::Fate;
-use super::message::{attribute, message, put};
+use super::message::{ExportTraceServiceRequest, KeyValue, Resource, ResourceSpans, ScopeSpans, Span};
 use crate::logs::Peer;
 use crate::metrics::CountBy;
 
@@ -30,7 +31,7 @@ type ExportError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Sends spans until every tracer has gone. A batch that the collector does not take is lost.
 pub(super) async fn run(
-    mut ended: mpsc::Receiver<Vec<u8>>,
+    mut ended: mpsc::Receiver<Span>,
     collector: String,
     service: (&'static str, String),
     fates: CountBy<Fate>,
@@ -46,8 +47,7 @@ pub(super) async fn run(
             }
         }
         let count = spans.len() as u64;
-        let message = batch(&service, &spans);
-        spans.clear();
+        let message = batch(&service, std::mem::take(&mut spans));
         let sent = timeout(WITHIN, send(&mut connection, &collector, message)).await;
         let sent = sent.unwrap_or_else(|_| Err(format!("no answer within {} s", WITHIN.as_secs()).into()));
         let failed_before = std::mem::replace(&mut failing, sent.is_err());
@@ -70,18 +70,20 @@ pub(super) async fn run(
 }
 
 /// The gRPC message of a batch.
-fn batch((name, id): &(&'static str, String), spans: &[Vec<u8>]) -> Bytes {
-    let resource = [
-        ("service.name", *name),
-        ("service.version", env!("CARGO_PKG_VERSION")),
-        ("service.instance.id", id),
+fn batch((name, id): &(&'static str, String), spans: Vec<Span>) -> Bytes {
+    let attributes = vec![
+        KeyValue::new("service.name", (*name).to_owned()),
+        KeyValue::new("service.version", env!("CARGO_PKG_VERSION").to_owned()),
+        KeyValue::new("service.instance.id", id.clone()),
     ];
-    let (mut scope, mut attributes) = (Vec::new(), Vec::new());
-    spans.iter().for_each(|span| put(&mut scope, 2, span));
-    resource.iter().for_each(|(key, value)| put(&mut attributes, 1, &attribute(key, value)));
-    let request = message(&[(1, &message(&[(1, &attributes), (2, &scope)]))]);
-    let length = u32::try_from(request.len()).unwrap_or(u32::MAX);
-    [&[0], &length.to_be_bytes()[..], &request].concat().into()
+    let resource = Some(Resource { attributes });
+    let resource_spans = vec![ResourceSpans { resource, scope_spans: vec![ScopeSpans { spans }] }];
+    let request = ExportTraceServiceRequest { resource_spans };
+    let mut message = BytesMut::new();
+    message.put_u8(0);
+    message.put_u32(u32::try_from(request.encoded_len()).unwrap_or(u32::MAX));
+    message.extend_from_slice(&request.encode_to_vec());
+    message.freeze()
 }
 
 /// One call, on a new connection if there is none.

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use crate::logs::{Peer, unix_now};
 use crate::metrics::{CountBy, Registry};
-use message::{attribute, put, put_number, put_time};
+use message::{KeyValue, Span, Status};
 
 /// The most spans that wait for the collector.
 const QUEUE: usize = 4_096;
@@ -38,8 +38,7 @@ pub struct Tracer(Option<Arc<Shared>>);
 
 #[derive(Debug)]
 struct Shared {
-    /// Takes encoded spans.
-    queue: mpsc::Sender<Vec<u8>>,
+    queue: mpsc::Sender<Span>,
     ratio: f32,
     fates: CountBy<Fate>,
 }
@@ -90,23 +89,23 @@ impl Tracer {
 #[derive(Debug, Default)]
 pub struct OpenSpan {
     context: Option<TraceContext>,
-    /// The encoded span and its tracer, if it is recorded.
-    recorded: Option<Box<(Vec<u8>, Arc<Shared>)>>,
+    /// The span and its tracer, if it is recorded.
+    recorded: Option<Box<(Span, Arc<Shared>)>>,
 }
 
 impl OpenSpan {
     fn begin(tracer: &Arc<Shared>, name: &str, kind: Kind, parent: TraceContext, began: Instant) -> Self {
         let context = TraceContext { span: rand::random::<u64>().max(1), ..parent };
         let recorded = context.sampled.then(|| {
-            let mut span = Vec::with_capacity(256);
-            put(&mut span, 1, &context.trace.to_be_bytes());
-            put(&mut span, 2, &context.span.to_be_bytes());
-            if parent.span != 0 {
-                put(&mut span, 4, &parent.span.to_be_bytes());
-            }
-            put(&mut span, 5, name.as_bytes());
-            put_number(&mut span, 6, kind as u8);
-            put_time(&mut span, 7, nanoseconds(began));
+            let span = Span {
+                trace_id: context.trace.to_be_bytes().into(),
+                span_id: context.span.to_be_bytes().into(),
+                parent_span_id: if parent.span == 0 { Vec::new() } else { parent.span.to_be_bytes().into() },
+                name: name.to_owned(),
+                kind: kind as i32,
+                start: nanoseconds(began),
+                ..Span::default()
+            };
             Box::new((span, Arc::clone(tracer)))
         });
         Self { context: Some(context), recorded }
@@ -144,7 +143,7 @@ impl OpenSpan {
     /// Sets an attribute, which is cut at 256 bytes.
     pub fn set(&mut self, key: &str, value: &str) {
         if let Some(recorded) = &mut self.recorded {
-            put(&mut recorded.0, 9, &attribute(key, &Peer(value).to_string()));
+            recorded.0.attributes.push(KeyValue::new(key, Peer(value).to_string()));
         }
     }
 
@@ -159,13 +158,8 @@ impl OpenSpan {
     fn export(&mut self, ended: Instant, error: Option<String>) {
         let Some(recorded) = self.recorded.take() else { return };
         let (mut span, tracer) = *recorded;
-        put_time(&mut span, 8, nanoseconds(ended));
-        if let Some(error) = error {
-            let mut status = message::message(&[(2, error.as_bytes())]);
-            // An error.
-            put_number(&mut status, 3, 2);
-            put(&mut span, 15, &status);
-        }
+        span.end = nanoseconds(ended);
+        span.status = error.map(|message| Status { message, code: 2 });
         if tracer.queue.try_send(span).is_err() {
             tracer.fates.count(Fate::Lost);
         }
