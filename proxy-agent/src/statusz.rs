@@ -86,15 +86,16 @@ async fn connection_page(links: Vec<Arc<OpenLink>>, query: &Query) -> (Vec<Conne
     let streams = links.into_iter().map(|link| (link.traffic.connections(), link)).collect();
     connections(streams, query, |link: Arc<OpenLink>, skip, limit| {
         let live = link.connections(skip, limit);
-        async move { live.await.into_iter().map(|live| row(&link.server_id, live, wall, now)).collect() }
+        async move { live.await.into_iter().map(|live| row(&link, live, wall, now)).collect() }
     })
     .await
 }
 
-fn row(server_id: &str, live: LiveConnection, wall: SystemTime, now: Instant) -> Connection {
+fn row(link: &OpenLink, live: LiveConnection, wall: SystemTime, now: Instant) -> Connection {
     Connection {
         id: live.id.0,
-        peer: server_id.to_owned(),
+        stream: link.number,
+        peer: link.server_id.to_string(),
         target: live.target.into(),
         since: ago(wall, now, live.since),
         bytes_to_endpoint: live.received,

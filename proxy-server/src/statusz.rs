@@ -16,7 +16,7 @@ use tokio::task::yield_now;
 use tokio::time::Instant;
 
 use crate::agent_stream::{LinkFacts, LinkHandle};
-use crate::backends::{AgentDescription, BackendManager};
+use crate::backends::{AgentDescription, BackendManager, LinkId};
 use crate::metrics::Metrics;
 
 /// Agents after which other tasks of the thread run, for instance a health probe.
@@ -148,17 +148,19 @@ async fn connection_page(backends: &BackendManager<LinkHandle>, query: &Query) -
     let (wall, now) = (serve::statusz::now(), Instant::now());
     let count = |handle: &LinkHandle| handle.facts.traffic.connections();
     let streams = backends.streams(|handle| count(handle) > 0).into_iter();
-    let streams = streams.map(|(agent_id, _, handle)| (count(&handle), (agent_id, handle))).collect();
-    connections(streams, query, |(agent_id, handle), skip, limit| {
+    let streams =
+        streams.map(|(agent_id, link, handle)| (count(&handle), (agent_id, link, handle))).collect();
+    connections(streams, query, |(agent_id, link, handle), skip, limit| {
         let live = handle.connections(skip, limit);
-        async move { live.await.into_iter().map(|live| row(&agent_id, live, wall, now)).collect() }
+        async move { live.await.into_iter().map(|live| row((&agent_id, link), live, wall, now)).collect() }
     })
     .await
 }
 
-fn row(agent_id: &str, live: LiveConnection, wall: SystemTime, now: Instant) -> Connection {
+fn row((agent_id, link): (&str, LinkId), live: LiveConnection, wall: SystemTime, now: Instant) -> Connection {
     Connection {
         id: live.id.0,
+        stream: link.0,
         peer: agent_id.to_owned(),
         target: live.target.into(),
         since: ago(wall, now, live.since),

@@ -209,6 +209,7 @@ mod tests {
             ..Server::default()
         });
         status.connections.push(Connection {
+            stream: 3,
             id: 7,
             peer: "node-1".into(),
             target: "pod:80".into(),
@@ -258,8 +259,8 @@ mod tests {
             SERVER  STATE  CONNECTIONS  RTT  CONNECTED  ADDRESS        STREAMS  PROTOCOL\n\
             s0      ready  0            -    -          10.0.0.2:8091  0        upstream\n";
         let connections = "\
-            TARGET  AGENT   ID  OPENED     TO ENDPOINT  FROM ENDPOINT  QUEUED   STALLED FOR\n\
-            pod:80  node-1  7   3.0 s ago  0 B          0 B            1.0 KiB  1.5 s\n";
+            TARGET  AGENT   STREAM  ID  OPENED     TO ENDPOINT  FROM ENDPOINT  QUEUED   STALLED FOR\n\
+            pod:80  node-1  3       7   3.0 s ago  0 B          0 B            1.0 KiB  1.5 s\n";
         let failures = "failed dials:\n\
             TARGET  WHEN       THROUGH  TOOK    REASON   ERROR\n\
             pod:80  3.0 s ago  node-1   250 ms  timeout  no answer\n\n\

@@ -271,6 +271,8 @@ pub struct Server {
 pub struct Connection {
     /// Identifies the connection within its stream.
     pub id: i64,
+    /// The number of its agent stream: the program numbers its streams from 1 and never reuses a number.
+    pub stream: u64,
     /// The agent's id (server), or the server's id (agent).
     pub peer: String,
     /// The host and port that the client asked for.
