@@ -1,7 +1,9 @@
 //! `proxy-server status`, `probe`, `top` and `verbosity`, and those of the agent, against running pairs.
 
+use std::collections::BTreeSet;
+use std::fs::File;
 use std::net::SocketAddr;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use e2e::endpoints::{Endpoint, Refusing};
@@ -79,6 +81,62 @@ async fn status_tells_the_health_and_lists() -> Result<()> {
     pair.frontend().dial_error(&refusing.target()).await?;
     let text = ask(Program::Server, server, &["status", "failures"], 0).await?;
     ensure!(row(&text, &refusing.target())?.ends_with("connect: connection refused"), "{text}");
+    Ok(())
+}
+
+/// Several connections of one agent have the same id: each stream numbers its own.
+#[tokio::test]
+async fn connections_of_several_lanes_have_different_streams() -> Result<()> {
+    let pair = Setup::grpc().agent_arg("--lanes=4").start().await?;
+    let lanes = || async {
+        let json =
+            ask(Program::Server, pair.server().admin, &["status", "agents", "-o=json"], 0).await.ok()?;
+        let json: Value = serde_json::from_str(&json).ok()?;
+        (json["agents"][0]["streams"] == 4).then_some(())
+    };
+    until("four lanes", DEADLINE, lanes).await?;
+    let echo = Endpoint::echo().await?;
+    let mut open = Vec::new();
+    for _ in 0..8 {
+        open.push(pair.frontend().dial(&echo.target()).await?);
+    }
+    for (program, at) in [(Program::Server, pair.server().admin), (Program::Agent, pair.agent().admin)] {
+        let json = ask(program, at, &["status", "connections", "-o=json"], 0).await?;
+        let json: Value = serde_json::from_str(&json)?;
+        let connections = json["connections"].as_array().context("connections")?;
+        let number = |one: &Value, field: &str| one[field].as_u64().filter(|number| *number > 0);
+        let pairs: Option<BTreeSet<_>> =
+            connections.iter().map(|one| Some((number(one, "stream")?, number(one, "id")?))).collect();
+        ensure!(pairs.is_some_and(|pairs| pairs.len() == 8), "{json}");
+        let streams: BTreeSet<_> = connections.iter().map(|one| one["stream"].as_u64()).collect();
+        ensure!(streams.len() > 1, "{json}");
+        let text = ask(program, at, &["status", "connections"], 0).await?;
+        ensure!(row(&text, "TARGET")?.contains("STREAM  ID"), "{text}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn output_that_cannot_be_written_is_an_error_and_a_closed_pipe_is_none() -> Result<()> {
+    let pair = Setup::grpc().start().await?;
+    let at = format!("--admin-address={}", pair.server().admin);
+    for words in [&["status"][..], &["status", "-o=json"], &["top", "--once"], &["top", "--interval=100ms"]] {
+        for is_full in [true, false] {
+            let (reader, writer) = std::io::pipe()?;
+            let out = if is_full { Stdio::from(File::create("/dev/full")?) } else { Stdio::from(writer) };
+            drop(reader);
+            let mut command = Command::new(Program::Server.path()?);
+            command.args(words).arg(&at);
+            let Output { status, stderr, .. } =
+                tokio::task::spawn_blocking(move || command.stdout(out).output()).await??;
+            let (code, line) = match is_full {
+                true => (2, "cannot write to standard output: No space left on device (os error 28)\n"),
+                false => (0, ""),
+            };
+            let said = String::from_utf8(stderr)?;
+            ensure!(status.code() == Some(code) && said == line, "{words:?}: {status}: {said}");
+        }
+    }
     Ok(())
 }
 
