@@ -32,6 +32,7 @@ impl StatusSources {
         let gauge = |count: i64| u64::try_from(count).unwrap_or_default();
         let totals = Totals {
             servers: gauge(self.metrics.server_connections.count()),
+            known_servers: gauge(self.metrics.known_servers.get()),
             connections: gauge(self.metrics.endpoint_connections.count()),
             ..Totals::default()
         };

@@ -180,6 +180,8 @@ pub struct Totals {
     pub agents_unhealthy: u64,
     /// Connected servers (agent), by id.
     pub servers: u64,
+    /// Servers that exist, as far as the agent knows.
+    pub known_servers: u64,
     /// Open connections.
     pub connections: u64,
     /// Dials that wait for an answer.
