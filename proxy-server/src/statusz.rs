@@ -7,6 +7,7 @@
 #[cfg(all(test, not(debug_assertions)))]
 mod cost;
 
+use std::net::IpAddr;
 use std::time::SystemTime;
 
 use driver::{LiveConnection, SharedTraffic};
@@ -94,9 +95,9 @@ async fn agents(backends: &BackendManager<LinkHandle>, query: &Query) -> Vec<Age
 fn agent(id: &str, description: AgentDescription<LinkHandle>, now: Instant) -> Agent {
     let (state, reason) = state(&description, now);
     let AgentDescription { identifiers, stats, handles, .. } = description;
-    let announced = identifiers.hosts.iter().map(ToString::to_string);
+    let announced = identifiers.default_route.then(|| "default-route=true".to_owned()).into_iter();
+    let announced = announced.chain(identifiers.hosts.iter().map(|host| named(host)));
     let announced = announced.chain(identifiers.networks.iter().map(|network| format!("cidr={network}")));
-    let announced = announced.chain(identifiers.default_route.then(|| "default-route=true".to_owned()));
     let facts = || handles.iter().map(|handle| &*handle.facts);
     let oldest = facts().next();
     let text = |of: fn(&LinkFacts) -> &String| oldest.map(of).cloned().unwrap_or_default();
@@ -126,6 +127,15 @@ fn agent(id: &str, description: AgentDescription<LinkHandle>, now: Instant) -> A
         last_failure,
         state: state.to_owned(),
         reason,
+    }
+}
+
+/// An identifier as in `--agent-identifiers`. `ipv4`, `ipv6` and `host` share one name space, so the value tells the kind.
+fn named(host: &str) -> String {
+    match host.parse() {
+        Ok(IpAddr::V4(_)) => format!("ipv4={host}"),
+        Ok(IpAddr::V6(_)) => format!("ipv6={host}"),
+        Err(_) => format!("host={host}"),
     }
 }
 
@@ -249,7 +259,10 @@ mod tests {
                         }
                     }
                 });
-                let identifiers = Identifiers::parse(&format!("host=node-{agent}&zone=a")).unwrap();
+                let identifiers = Identifiers::parse(&format!(
+                    "host=node-{agent}&ipv4=10.0.0.1&ipv6=::1&cidr=10.0.0.0/8&default-route=true&zone=a"
+                ))
+                .unwrap();
                 let agent_id = format!("agent-{agent:05}").into();
                 backends.register(Backend { agent_id, identifiers, process: None, handle }).unwrap()
             };
@@ -310,7 +323,10 @@ mod tests {
             [unresponsive("pings are unanswered"), unresponsive("packets are unanswered")]
         );
         assert_eq!(status.totals.agents_unhealthy, 3);
-        assert_eq!(status.agents[0].identifiers, ["node-0"]);
+        assert_eq!(
+            status.agents[0].identifiers,
+            ["default-route=true", "host=node-0", "ipv4=10.0.0.1", "ipv6=::1", "cidr=10.0.0.0/8"]
+        );
         assert_eq!((status.agents[0].bytes_to_agent, status.agents[0].bytes_from_agent), (7, 9));
     }
 }
