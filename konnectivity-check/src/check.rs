@@ -3,7 +3,6 @@
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -12,6 +11,7 @@ use bytes::Bytes;
 use cluster::client::escaped;
 use cluster::config::{Credentials, Pem, Server, TlsFiles};
 use cluster::{ApiError, Client, Config};
+use flags::Exit;
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
@@ -34,14 +34,12 @@ pub(crate) fn main(line: impl Iterator<Item = OsString>) -> ExitCode {
         Ok(options) => options,
         Err(exit) => return exit.leave(),
     };
-    let (report, code) = match commands::block_on(run(&options)) {
-        Ok(Ok(report)) => (report, ExitCode::SUCCESS),
-        Ok(Err(error)) => (format!("{error:#}\n"), ExitCode::FAILURE),
-        Err(exit) => return exit.leave(),
+    let exit = match commands::block_on(run(&options)) {
+        Ok(Ok(report)) => Exit::show(report),
+        Ok(Err(error)) => Exit { code: 1, ..Exit::show(format!("{error:#}\n")) },
+        Err(exit) => exit,
     };
-    // The exit status does not depend on whether standard output is still open.
-    let _ = std::io::stdout().write_all(report.as_bytes());
-    code
+    exit.leave()
 }
 
 async fn run(options: &Options) -> Result<String> {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use flags::{Exit, FlagError, FlagSet, GoDuration, port};
 
-const ABOUT: &str =
-    "asks kube-apiserver, and so the tunnel, how agents or servers are. Exit status 0: all is well.";
+const ABOUT: &str = "asks kube-apiserver, and so the tunnel, how agents or servers are. Exit status 0: all is well. \
+    `konnectivity-check compare` compares two servers: `compare --help`.";
 
 /// The program to check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,6 +131,7 @@ mod tests {
         for flag in flags.map(|flag| flag.split('=').next().unwrap()) {
             assert!(exit.stdout.contains(flag), "{flag}: {}", exit.stdout);
         }
+        assert!(exit.stdout.contains("konnectivity-check compare"), "{}", exit.stdout);
         assert_eq!(exit.code, 0);
     }
 }

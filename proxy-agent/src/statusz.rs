@@ -32,6 +32,7 @@ impl StatusSources {
         let gauge = |count: i64| u64::try_from(count).unwrap_or_default();
         let totals = Totals {
             servers: gauge(self.metrics.server_connections.count()),
+            known_servers: gauge(self.metrics.known_servers.get()),
             connections: gauge(self.metrics.endpoint_connections.count()),
             ..Totals::default()
         };
@@ -86,15 +87,16 @@ async fn connection_page(links: Vec<Arc<OpenLink>>, query: &Query) -> (Vec<Conne
     let streams = links.into_iter().map(|link| (link.traffic.connections(), link)).collect();
     connections(streams, query, |link: Arc<OpenLink>, skip, limit| {
         let live = link.connections(skip, limit);
-        async move { live.await.into_iter().map(|live| row(&link.server_id, live, wall, now)).collect() }
+        async move { live.await.into_iter().map(|live| row(&link, live, wall, now)).collect() }
     })
     .await
 }
 
-fn row(server_id: &str, live: LiveConnection, wall: SystemTime, now: Instant) -> Connection {
+fn row(link: &OpenLink, live: LiveConnection, wall: SystemTime, now: Instant) -> Connection {
     Connection {
         id: live.id.0,
-        peer: server_id.to_owned(),
+        stream: link.number,
+        peer: link.server_id.to_string(),
         target: live.target.into(),
         since: ago(wall, now, live.since),
         bytes_to_endpoint: live.received,

@@ -74,7 +74,10 @@ fn doubts<L: Clone>(backends: &BackendManager<L>) -> String {
     let mut doubts = vec![ejected(backends)];
     let agents = backends.agent_count();
     if agents > 0 && backends.leaving_agents() == agents {
-        doubts.push(format!("none of {agents} agents is ready: all drain, are ejected or do not answer"));
+        doubts.push(match agents {
+            1 => "the only agent is not ready: it drains, is ejected or does not answer".to_owned(),
+            _ => format!("none of {agents} agents is ready: all drain, are ejected or do not answer"),
+        });
     }
     doubts.extend(backends.empty_zone().map(|zone| format!("no agent has zone={zone} of --prefer-zone")));
     doubts.retain(|doubt| !doubt.is_empty());
@@ -168,6 +171,9 @@ mod tests {
         };
         let far = register("a", "");
         assert_eq!(note(), "no agent has zone=near of --prefer-zone");
+        backends.set_unresponsive(far.id, true);
+        assert!(note().starts_with("the only agent is not ready: it drains, is ejected or does not answer;"));
+        backends.set_unresponsive(far.id, false);
         let near = register("b", "zone=near");
         assert_eq!(note(), "");
         backends.set_unresponsive(far.id, true);

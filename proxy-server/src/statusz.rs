@@ -7,6 +7,7 @@
 #[cfg(all(test, not(debug_assertions)))]
 mod cost;
 
+use std::net::IpAddr;
 use std::time::SystemTime;
 
 use driver::{LiveConnection, SharedTraffic};
@@ -16,7 +17,7 @@ use tokio::task::yield_now;
 use tokio::time::Instant;
 
 use crate::agent_stream::{LinkFacts, LinkHandle};
-use crate::backends::{AgentDescription, BackendManager};
+use crate::backends::{AgentDescription, BackendManager, LinkId};
 use crate::metrics::Metrics;
 
 /// Agents after which other tasks of the thread run, for instance a health probe.
@@ -94,9 +95,9 @@ async fn agents(backends: &BackendManager<LinkHandle>, query: &Query) -> Vec<Age
 fn agent(id: &str, description: AgentDescription<LinkHandle>, now: Instant) -> Agent {
     let (state, reason) = state(&description, now);
     let AgentDescription { identifiers, stats, handles, .. } = description;
-    let announced = identifiers.hosts.iter().map(ToString::to_string);
+    let announced = identifiers.default_route.then(|| "default-route=true".to_owned()).into_iter();
+    let announced = announced.chain(identifiers.hosts.iter().map(|host| named(host)));
     let announced = announced.chain(identifiers.networks.iter().map(|network| format!("cidr={network}")));
-    let announced = announced.chain(identifiers.default_route.then(|| "default-route=true".to_owned()));
     let facts = || handles.iter().map(|handle| &*handle.facts);
     let oldest = facts().next();
     let text = |of: fn(&LinkFacts) -> &String| oldest.map(of).cloned().unwrap_or_default();
@@ -129,6 +130,15 @@ fn agent(id: &str, description: AgentDescription<LinkHandle>, now: Instant) -> A
     }
 }
 
+/// An identifier as in `--agent-identifiers`. `ipv4`, `ipv6` and `host` share one name space, so the value tells the kind.
+fn named(host: &str) -> String {
+    match host.parse() {
+        Ok(IpAddr::V4(_)) => format!("ipv4={host}"),
+        Ok(IpAddr::V6(_)) => format!("ipv6={host}"),
+        Err(_) => format!("host={host}"),
+    }
+}
+
 fn state(agent: &AgentDescription<LinkHandle>, now: Instant) -> (&'static str, String) {
     if let Some(rest) = agent.stats.ejected_for(now) {
         ("ejected", format!("its own failures stand out, returns in {} s", rest.as_secs()))
@@ -148,17 +158,19 @@ async fn connection_page(backends: &BackendManager<LinkHandle>, query: &Query) -
     let (wall, now) = (serve::statusz::now(), Instant::now());
     let count = |handle: &LinkHandle| handle.facts.traffic.connections();
     let streams = backends.streams(|handle| count(handle) > 0).into_iter();
-    let streams = streams.map(|(agent_id, _, handle)| (count(&handle), (agent_id, handle))).collect();
-    connections(streams, query, |(agent_id, handle), skip, limit| {
+    let streams =
+        streams.map(|(agent_id, link, handle)| (count(&handle), (agent_id, link, handle))).collect();
+    connections(streams, query, |(agent_id, link, handle), skip, limit| {
         let live = handle.connections(skip, limit);
-        async move { live.await.into_iter().map(|live| row(&agent_id, live, wall, now)).collect() }
+        async move { live.await.into_iter().map(|live| row((&agent_id, link), live, wall, now)).collect() }
     })
     .await
 }
 
-fn row(agent_id: &str, live: LiveConnection, wall: SystemTime, now: Instant) -> Connection {
+fn row((agent_id, link): (&str, LinkId), live: LiveConnection, wall: SystemTime, now: Instant) -> Connection {
     Connection {
         id: live.id.0,
+        stream: link.0,
         peer: agent_id.to_owned(),
         target: live.target.into(),
         since: ago(wall, now, live.since),
@@ -247,7 +259,10 @@ mod tests {
                         }
                     }
                 });
-                let identifiers = Identifiers::parse(&format!("host=node-{agent}&zone=a")).unwrap();
+                let identifiers = Identifiers::parse(&format!(
+                    "host=node-{agent}&ipv4=10.0.0.1&ipv6=::1&cidr=10.0.0.0/8&default-route=true&zone=a"
+                ))
+                .unwrap();
                 let agent_id = format!("agent-{agent:05}").into();
                 backends.register(Backend { agent_id, identifiers, process: None, handle }).unwrap()
             };
@@ -308,7 +323,10 @@ mod tests {
             [unresponsive("pings are unanswered"), unresponsive("packets are unanswered")]
         );
         assert_eq!(status.totals.agents_unhealthy, 3);
-        assert_eq!(status.agents[0].identifiers, ["node-0"]);
+        assert_eq!(
+            status.agents[0].identifiers,
+            ["default-route=true", "host=node-0", "ipv4=10.0.0.1", "ipv6=::1", "cidr=10.0.0.0/8"]
+        );
         assert_eq!((status.agents[0].bytes_to_agent, status.agents[0].bytes_from_agent), (7, 9));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use flags::{Exit, FlagError};
 use http::header::HOST;
 use http::{Method, Request, StatusCode};
@@ -17,8 +17,10 @@ use tokio::time::timeout;
 
 use crate::{Program, not_asked};
 
-/// The time limit of a request. A page of a list takes 50 ms at most, a probe as long as a dial.
-const LIMIT: Duration = Duration::from_secs(60);
+/// The longest silence before the answer and within it. A page of a list takes 50 ms, or 2 s if a stream does not answer.
+const SILENCE: Duration = Duration::from_secs(10);
+/// The same before the answer to a probe, which comes after the dial.
+const PROBE: Duration = Duration::from_secs(60);
 
 flags::flags! {
     /// Where the process is asked.
@@ -101,11 +103,9 @@ impl Admin {
         body: Bytes,
     ) -> Result<(StatusCode, Bytes), Exit> {
         let Self { program, address, flag } = self;
-        let asked = timeout(LIMIT, exchange(address, method, path, body)).await;
-        let why = match asked {
-            Ok(Ok(answer)) => return Ok(answer),
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("no answer within {} s", LIMIT.as_secs()),
+        let why = match exchange(address, method, path, body).await {
+            Ok(answer) => return Ok(answer),
+            Err(why) => why,
         };
         Err(not_asked(&format!(
             "cannot ask the {program} at http://{address}: {why}: is it running here, with this {flag}? \
@@ -133,18 +133,70 @@ async fn exchange(
     path: &str,
     body: Bytes,
 ) -> Result<(StatusCode, Bytes), AnyError> {
-    let stream = TcpStream::connect(address).await?;
+    let silence = if method == Method::POST { PROBE } else { SILENCE };
+    let stream = within(SILENCE, TcpStream::connect(address)).await?;
     let (mut sender, connection) = handshake(TokioIo::new(stream)).await?;
     let connection = tokio::spawn(connection);
     let request = Request::builder().method(method).uri(path).header(HOST, address);
     let request = request.header(COMMAND_HEADER, "1").body(Full::new(body))?;
-    let (head, body) = sender.send_request(request).await?.into_parts();
-    let body = body.collect().await?.to_bytes();
+    let (head, mut body) = within(silence, sender.send_request(request)).await?.into_parts();
+    let mut bytes = BytesMut::new();
+    while let Some(frame) = within(SILENCE, async { body.frame().await.transpose() }).await? {
+        bytes.extend(frame.into_data());
+    }
     connection.abort();
-    Ok((head.status, body))
+    Ok((head.status, bytes.freeze()))
+}
+
+/// The result of `step`, or that it took longer than the limit.
+async fn within<T, E: Into<AnyError>>(
+    limit: Duration,
+    step: impl Future<Output = Result<T, E>>,
+) -> Result<T, AnyError> {
+    match timeout(limit, step).await {
+        Ok(done) => done.map_err(Into::into),
+        Err(_) => Err(format!("no answer within {} s", limit.as_secs()).into()),
+    }
 }
 
 /// A value for a query.
 pub(crate) fn escaped(value: &str) -> String {
     utf8_percent_encode(value, NON_ALPHANUMERIC).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpListener;
+    use tokio::time::sleep;
+
+    use super::*;
+
+    /// Asks a program that writes `pieces`, each 4 s after the one before, and then nothing.
+    async fn ask(pieces: &'static [&'static str]) -> Result<(StatusCode, Bytes), Exit> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let admin_address = listener.local_addr().unwrap().to_string();
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            for piece in pieces {
+                sleep(Duration::from_secs(4)).await;
+                stream.write_all(piece.as_bytes()).await.unwrap();
+            }
+            std::future::pending::<()>().await;
+        });
+        Admin::new(Program::Agent, AdminFlags { admin_address })
+            .send(Method::GET, "/statusz", Bytes::new())
+            .await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silent_program_is_given_up_after_10_s_and_a_slow_one_is_not() {
+        const ANSWER: [&str; 4] = ["HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n", "1", "2", "3"];
+        for pieces in [&[], &ANSWER[..1], &ANSWER[..3]] {
+            let error = ask(pieces).await.unwrap_err();
+            assert!(error.stderr.contains(": no answer within 10 s: is it running"), "{}", error.stderr);
+            assert_eq!((error.code, error.stderr.lines().count()), (2, 1));
+        }
+        assert_eq!(ask(&ANSWER).await, Ok((StatusCode::OK, "123".into())));
+    }
 }

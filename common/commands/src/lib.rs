@@ -14,7 +14,7 @@ mod verbosity;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use flags::{Exit, FlagSet, Given, Group, closest};
+use flags::{Exit, FlagSet, Given, Group, Positional, closest};
 
 use self::admin::AdminFlags;
 
@@ -118,8 +118,11 @@ fn read<G: Group>(
     let name = format!("{} {command}", program.name());
     let set = FlagSet::new(name, env!("CARGO_PKG_VERSION"), about).usage(words).group::<G>();
     let given: Given = set.group::<AdminFlags>().read(line.into_iter().skip(1)).map_err(wrong)?;
-    if let Some(ignored) = given.ignored().nth(most) {
-        return Err(not_asked(&ignored));
+    if let Some(Positional { word, after }) = given.positional.get(most) {
+        return Err(not_asked(&match after {
+            Some(flag) => format!("unexpected {word:?} after --{flag}: did you mean --{flag}={word}?"),
+            None => format!("unexpected {word:?}: usage: {} {command} [flags]{words}", program.name()),
+        }));
     }
     let parsed = given.group().and_then(|own| Ok((own, given.group()?)));
     let (own, admin) = parsed.map_err(|error| wrong(error.into()))?;

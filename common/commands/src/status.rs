@@ -64,9 +64,13 @@ pub(crate) fn headline(status: &Status) -> String {
         failed.map(|condition| format!("{}: {}", shown(&condition.name), shown(&condition.note))).collect();
     let verdict =
         if failed.is_empty() { "healthy".to_owned() } else { format!("NOT READY ({})", failed.join("; ")) };
-    let (peers, peer) = if status.is_agent() { (totals.servers, "server") } else { (totals.agents, "agent") };
     let counted = |count, noun| format!("{count} {}", plural(count, noun));
-    let mut parts = vec![counted(peers, peer), counted(totals.connections, "connection")];
+    let peers = match (status.is_agent(), totals.servers, totals.known_servers) {
+        (false, ..) => counted(totals.agents, "agent"),
+        (true, servers, known) if servers < known => format!("{servers} of {}", counted(known, "server")),
+        (true, servers, _) => counted(servers, "server"),
+    };
+    let mut parts = vec![peers, counted(totals.connections, "connection")];
     if totals.agents_unhealthy > 0 {
         parts.insert(1, format!("{} of them not ready", totals.agents_unhealthy));
     }
@@ -90,8 +94,12 @@ fn body(status: &Status, list: &str) -> String {
 fn overview(status: &Status) -> String {
     let totals = &status.totals;
     let mut text = format!(
-        "dials: {} succeeded, {} failed, {} pending; refused peers: {}\n",
-        totals.dials, totals.failed_dials, totals.pending_dials, totals.refused
+        "dials: {} succeeded, {} failed, {} pending; {}: {}\n",
+        totals.dials,
+        totals.failed_dials,
+        totals.pending_dials,
+        refused(status),
+        totals.refused
     );
     let notes = status.health.iter().filter(|condition| condition.ok && !condition.note.is_empty());
     for condition in notes {
@@ -126,12 +134,18 @@ fn failures(status: &Status, most: usize) -> String {
     }
     if !status.refused.is_empty() {
         let peers = Table::of(Refused::COLUMNS, status.refused.iter().take(most), status);
-        tables.push(format!(
-            "{}:\n{peers}",
-            if status.is_agent() { "failed attempts" } else { "refused peers" }
-        ));
+        tables.push(format!("{}:\n{peers}", refused(status)));
     }
-    if tables.is_empty() { "no failed dial and no refused peer\n".to_owned() } else { tables.join("\n") }
+    if tables.is_empty() {
+        format!("no failed dials and no {}\n", refused(status))
+    } else {
+        tables.join("\n")
+    }
+}
+
+/// What [`Status::refused`] lists.
+fn refused(status: &Status) -> &'static str {
+    if status.is_agent() { "failed attempts" } else { "refused peers" }
 }
 
 #[cfg(test)]
@@ -164,6 +178,22 @@ mod tests {
         let line = headline(&status);
         assert!(line.contains("is NOT READY (backend: no connection\\nto any agent)"), "{line}");
         assert!(!status.is_ready());
+    }
+
+    #[test]
+    fn agent_tells_how_many_servers_it_knows_and_its_failed_attempts() {
+        let mut status = server();
+        status.build.program = "proxy-agent".into();
+        for (servers, known_servers, words) in
+            [(1, 2, "1 of 2 servers"), (0, 1, "0 of 1 server"), (2, 2, "2 servers"), (1, 0, "1 server")]
+        {
+            status.totals = Totals { servers, known_servers, refused: 3, ..Totals::default() };
+            let line = headline(&status);
+            assert!(line.ends_with(&format!("is healthy: {words}, 0 connections")), "{line}");
+        }
+        let text = body(&status, "");
+        assert!(text.contains("0 pending; failed attempts: 3\n"), "{text}");
+        assert!(text.ends_with("no failed dials and no failed attempts\n"), "{text}");
     }
 
     #[test]
@@ -209,6 +239,7 @@ mod tests {
             ..Server::default()
         });
         status.connections.push(Connection {
+            stream: 3,
             id: 7,
             peer: "node-1".into(),
             target: "pod:80".into(),
@@ -258,8 +289,8 @@ mod tests {
             SERVER  STATE  CONNECTIONS  RTT  CONNECTED  ADDRESS        STREAMS  PROTOCOL\n\
             s0      ready  0            -    -          10.0.0.2:8091  0        upstream\n";
         let connections = "\
-            TARGET  AGENT   ID  OPENED     TO ENDPOINT  FROM ENDPOINT  QUEUED   STALLED FOR\n\
-            pod:80  node-1  7   3.0 s ago  0 B          0 B            1.0 KiB  1.5 s\n";
+            TARGET  AGENT   STREAM  ID  OPENED     TO ENDPOINT  FROM ENDPOINT  QUEUED   STALLED FOR\n\
+            pod:80  node-1  3       7   3.0 s ago  0 B          0 B            1.0 KiB  1.5 s\n";
         let failures = "failed dials:\n\
             TARGET  WHEN       THROUGH  TOOK    REASON   ERROR\n\
             pod:80  3.0 s ago  node-1   250 ms  timeout  no answer\n\n\
@@ -291,7 +322,7 @@ mod tests {
     #[test]
     fn overview_has_failures_and_flags() {
         let mut status = server();
-        assert!(body(&status, "").ends_with("no failed dial and no refused peer\n"));
+        assert!(body(&status, "").ends_with("no failed dials and no refused peers\n"));
         status.flags.push(Flag { name: "mode".into(), value: "http-connect".into() });
         for port in 0..7 {
             let target = format!("pod:{port}");

@@ -3,11 +3,11 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::time::Duration;
 
 use flags::{Exit, FlagError, GoDuration};
-use status::words::{ago, bytes};
+use status::words::{ago, bytes, count};
 use status::{Connection, Status};
 use tokio::time::{Instant, sleep};
 
@@ -49,14 +49,19 @@ pub(crate) async fn run(program: Program, line: Vec<OsString>) -> Result<Exit, E
     loop {
         sleep(flags.interval).await;
         let after = sample(&admin).await?;
-        let view = view(&before, &after, rows);
+        let lines = terminal_lines();
+        let view = view(&before, &after, rows, lines);
         if flags.once {
             return Ok(Exit::show(view));
         }
-        // Home, and clear: only a terminal understands it.
-        let clear = if std::io::stdout().is_terminal() { "\x1b[H\x1b[2J" } else { "\n" };
-        if std::io::stdout().write_all(format!("{clear}{view}").as_bytes()).is_err() {
-            return Ok(Exit::show(""));
+        // A terminal goes home, clears, and cuts long lines instead of wrapping them.
+        let text = match lines {
+            Some(_) => format!("\x1b[H\x1b[2J\x1b[?7l{view}\x1b[?7h"),
+            None => format!("\n{view}"),
+        };
+        if std::io::stdout().write_all(text.as_bytes()).is_err() {
+            // The end tries again, and tells why that fails.
+            return Ok(Exit::show(text));
         }
         before = after;
     }
@@ -82,11 +87,20 @@ async fn sample(admin: &Admin) -> Result<Sample, Exit> {
 }
 
 /// Identifies a connection in several samples.
-fn key(connection: &Connection) -> (&str, i64, &str) {
-    (&connection.peer, connection.id, &connection.since)
+fn key(connection: &Connection) -> (u64, i64, &str) {
+    (connection.stream, connection.id, &connection.since)
 }
 
-fn view(before: &Sample, after: &Sample, rows: usize) -> String {
+/// The lines of the terminal, if standard output is one.
+fn terminal_lines() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
+    Some(usize::from(size.ws_row)).filter(|lines| *lines > 0)
+}
+
+/// At most `rows` rows of each table, and at most `lines` lines with that of the cursor.
+fn view(before: &Sample, after: &Sample, rows: usize, lines: Option<usize>) -> String {
+    // The headline, two heads, two empty lines, the line of what is not shown, and the cursor's.
+    let room = lines.map_or(usize::MAX, |lines| lines.saturating_sub(7));
     let seconds = (after.at - before.at).as_secs_f64();
     let peer = if after.status.is_agent() { "SERVER" } else { "AGENT" };
     let old: HashMap<_, _> = before.status.connections.iter().map(|one| (key(one), one)).collect();
@@ -99,23 +113,34 @@ fn view(before: &Sample, after: &Sample, rows: usize) -> String {
     let per_second = |bytes_moved: u64| bytes((bytes_moved as f64 / seconds) as u64) + "/s";
 
     let mut peers = Table::new(&[peer, "CONNECTIONS", "TO ENDPOINTS", "FROM ENDPOINTS"]);
-    for (id, (count, rate)) in by_peer(&rated).into_iter().take(rows) {
+    let by_peer = by_peer(&rated);
+    let shown_peers = by_peer.len().min(rows).min(room / 2);
+    for (id, (count, rate)) in &by_peer[..shown_peers] {
         peers.row([&id, &count, &per_second(rate.to), &per_second(rate.from)]);
     }
     let mut connections =
-        Table::new(&["TARGET", peer, "ID", "OPENED", "TO ENDPOINT", "FROM ENDPOINT", "QUEUED"]);
+        Table::new(&["TARGET", peer, "STREAM", "ID", "OPENED", "TO ENDPOINT", "FROM ENDPOINT", "QUEUED"]);
     rated.sort_by_key(|(_, rate)| Reverse(rate.to + rate.from));
-    for (connection, rate) in rated.into_iter().take(rows) {
+    let listed = rated.len();
+    let shown = listed.min(rows).min(room - shown_peers);
+    for (connection, rate) in rated.into_iter().take(shown) {
         let (to, from) = (per_second(rate.to), per_second(rate.from));
         let (opened, queued) = (ago(&connection.since, &after.status.now), bytes(connection.queued));
-        connections.row([&connection.target, &connection.peer, &connection.id, &opened, &to, &from, &queued]);
+        let Connection { target, peer, stream, id, .. } = connection;
+        connections.row([target, peer, stream, id, &opened, &to, &from, &queued]);
     }
-    let shown = after.status.connections.len();
     let part = match after.status.totals.connections {
-        all if all > shown as u64 && shown >= SAMPLE => format!(" (of {shown} of {all} connections)"),
+        all if all > listed as u64 && listed >= SAMPLE => format!(" (of {listed} of {all} connections)"),
         _ => String::new(),
     };
-    format!("{}{part}\n\n{peers}\n{connections}", headline(&after.status))
+    let hidden = [(by_peer.len() - shown_peers, &*peer.to_lowercase()), (listed - shown, "connection")];
+    let hidden = hidden.into_iter().filter(|(number, _)| *number > 0);
+    let hidden: Vec<_> = hidden.map(|(number, noun)| count(number as u64, noun)).collect();
+    let hidden =
+        if hidden.is_empty() { String::new() } else { format!("not shown: {}\n", hidden.join(", ")) };
+    let text = format!("{}{part}\n\n{peers}\n{connections}{hidden}", headline(&after.status));
+    // Of a terminal with less than 8 lines.
+    text.split_inclusive('\n').take(lines.map_or(usize::MAX, |lines| lines - 1)).collect()
 }
 
 /// Bytes moved between two samples.
@@ -141,9 +166,11 @@ fn by_peer<'a>(rated: &[(&'a Connection, Rate)]) -> Vec<(&'a str, (usize, Rate))
 mod tests {
     use super::*;
 
-    fn at(moment: Instant, connections: &[(&str, i64, u64, u64)]) -> Sample {
-        let connection = |(peer, id, to, from): &(&str, i64, u64, u64)| Connection {
+    /// Connections by agent, stream and id, with their bytes to and from the endpoint.
+    fn at(moment: Instant, connections: &[(&str, u64, i64, u64, u64)]) -> Sample {
+        let connection = |(peer, stream, id, to, from): &(&str, u64, i64, u64, u64)| Connection {
             peer: (*peer).into(),
+            stream: *stream,
             id: *id,
             target: format!("pod-{id}:80"),
             bytes_to_endpoint: *to,
@@ -157,25 +184,50 @@ mod tests {
     #[test]
     fn busiest_connections_come_first() {
         let start = Instant::now();
-        let before = at(start, &[("a", 1, 1 << 30, 0), ("b", 1, 0, 1024)]);
+        let before = at(start, &[("a", 1, 1, 1 << 30, 0), ("b", 2, 1, 0, 1024)]);
         let after = at(
             start + Duration::from_secs(2),
-            &[("a", 1, 1 << 30, 0), ("b", 1, 0, 1024 + 4096), ("b", 2, 8192, 0)],
+            &[("a", 1, 1, 1 << 30, 0), ("b", 2, 1, 0, 1024 + 4096), ("b", 2, 2, 8192, 0)],
         );
-        let text = view(&before, &after, 2);
-        let rows: Vec<String> =
-            text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
         assert_eq!(
-            rows[2..],
+            rows(&view(&before, &after, 2, None))[2..],
             [
                 "AGENT CONNECTIONS TO ENDPOINTS FROM ENDPOINTS",
                 "b 2 4.0 KiB/s 2.0 KiB/s",
                 "a 1 0 B/s 0 B/s",
                 "",
-                "TARGET AGENT ID OPENED TO ENDPOINT FROM ENDPOINT QUEUED",
-                "pod-2:80 b 2 - 4.0 KiB/s 0 B/s 0 B",
-                "pod-1:80 b 1 - 0 B/s 2.0 KiB/s 0 B",
+                "TARGET AGENT STREAM ID OPENED TO ENDPOINT FROM ENDPOINT QUEUED",
+                "pod-2:80 b 2 2 - 4.0 KiB/s 0 B/s 0 B",
+                "pod-1:80 b 2 1 - 0 B/s 2.0 KiB/s 0 B",
+                "not shown: 1 connection",
             ]
         );
+    }
+
+    fn rows(text: &str) -> Vec<String> {
+        text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+    }
+
+    #[test]
+    fn connections_of_two_streams_of_an_agent_are_not_confused() {
+        let idle = [("a", 1, 1, 1 << 30, 0), ("a", 2, 1, 0, 0)];
+        let start = Instant::now();
+        let text = view(&at(start, &idle), &at(start + Duration::from_secs(1), &idle), 2, None);
+        assert!(!text.contains("iB/s"), "{text}");
+    }
+
+    #[test]
+    fn view_fits_the_terminal() {
+        let connections: Vec<_> = (0..40).map(|id| (["a", "b", "c"][id % 3], 1, id as i64, 0, 0)).collect();
+        let start = Instant::now();
+        let (before, after) = (at(start, &connections), at(start + Duration::from_secs(1), &connections));
+        let fitted = |lines| rows(&view(&before, &after, 15, Some(lines)));
+        for lines in 1..60 {
+            let text = fitted(lines);
+            assert!(text.len() < lines.max(2), "{lines}: {text:?}");
+        }
+        assert_eq!(fitted(12).len(), 11);
+        assert_eq!(fitted(12)[10], "not shown: 1 agent, 37 connections");
+        assert_eq!(fitted(60).last().unwrap(), "not shown: 25 connections");
     }
 }

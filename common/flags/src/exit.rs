@@ -1,14 +1,17 @@
 //! The ways in which a command line ends the process before its start: help, version, or a one-line error.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 use crate::FlagError;
 
+/// The exit code if standard output cannot be written: not 1, with which commands tell a bad result.
+const NOT_WRITTEN: u8 = 2;
+
 /// The output and the exit code. The process has not bound, opened or started anything yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exit {
-    /// 0 for help and version, 1 for every error, as in the Go programs.
+    /// 0 for help and version, 1 for every error of a program's command line, as in the Go programs.
     pub code: u8,
     /// For standard output; empty or complete lines.
     pub stdout: String,
@@ -31,12 +34,22 @@ impl Exit {
         Self { code: 1, stdout: String::new(), stderr: stderr + "\n" }
     }
 
-    /// Prints the output and returns the exit code for `main`. A closed standard output or error does not change the
-    /// code.
+    /// Prints the output and returns the exit code for `main`: [`NOT_WRITTEN`] if standard output cannot be written. A
+    /// reader that closes it, such as `head`, does not change the code.
     pub fn leave(self) -> ExitCode {
-        let _ = std::io::stdout().write_all(self.stdout.as_bytes());
-        let _ = std::io::stderr().write_all(self.stderr.as_bytes());
-        ExitCode::from(self.code)
+        ExitCode::from(self.print(&mut std::io::stdout(), &mut std::io::stderr()))
+    }
+
+    fn print(&self, stdout: &mut impl Write, stderr: &mut impl Write) -> u8 {
+        let written = stdout.write_all(self.stdout.as_bytes()).and_then(|()| stdout.flush());
+        let _ = stderr.write_all(self.stderr.as_bytes());
+        match written {
+            Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+                let _ = writeln!(stderr, "cannot write to standard output: {error}");
+                NOT_WRITTEN
+            }
+            _ => self.code,
+        }
     }
 }
 
@@ -49,6 +62,34 @@ impl From<FlagError> for Exit {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Cannot be written.
+    struct Broken(ErrorKind);
+
+    impl Write for Broken {
+        fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+            Err(self.0.into())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn output_that_cannot_be_written_is_an_error_unless_its_reader_has_closed() {
+        for (code, fault, result, line) in [
+            (0, ErrorKind::StorageFull, 2, "cannot write to standard output: no storage space\n"),
+            (1, ErrorKind::StorageFull, 2, "cannot write to standard output: no storage space\n"),
+            (0, ErrorKind::BrokenPipe, 0, ""),
+            (1, ErrorKind::BrokenPipe, 1, ""),
+        ] {
+            let mut stderr = Vec::new();
+            let exit = Exit { code, ..Exit::show("healthy\n") };
+            assert_eq!(exit.print(&mut Broken(fault), &mut stderr), result);
+            assert_eq!(String::from_utf8_lossy(&stderr), line);
+        }
+    }
 
     #[test]
     fn an_error_is_one_line_for_any_argument() {

@@ -191,6 +191,7 @@ impl Row for Connection {
     const COLUMNS: &'static [Column<Self>] = &[
         sorted("Target", "target", |connection| Text(&connection.target)),
         sorted(PEER, "peer", |connection| Text(&connection.peer)),
+        sorted("Stream", "stream", |connection| Number(connection.stream)),
         column("ID", |connection| Owned(connection.id.to_string())),
         sorted("Opened", "since", |connection| Ago(&connection.since)),
         figure("To endpoint", "bytes_to_endpoint", |connection| Bytes(connection.bytes_to_endpoint)),

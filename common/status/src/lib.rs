@@ -180,6 +180,8 @@ pub struct Totals {
     pub agents_unhealthy: u64,
     /// Connected servers (agent), by id.
     pub servers: u64,
+    /// Servers that exist, as far as the agent knows.
+    pub known_servers: u64,
     /// Open connections.
     pub connections: u64,
     /// Dials that wait for an answer.
@@ -271,6 +273,8 @@ pub struct Server {
 pub struct Connection {
     /// Identifies the connection within its stream.
     pub id: i64,
+    /// The number of its agent stream: the program numbers its streams from 1 and never reuses a number.
+    pub stream: u64,
     /// The agent's id (server), or the server's id (agent).
     pub peer: String,
     /// The host and port that the client asked for.

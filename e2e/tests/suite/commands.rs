@@ -1,7 +1,9 @@
 //! `proxy-server status`, `probe`, `top` and `verbosity`, and those of the agent, against running pairs.
 
+use std::collections::BTreeSet;
+use std::fs::File;
 use std::net::SocketAddr;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use e2e::endpoints::{Endpoint, Refusing};
@@ -82,6 +84,62 @@ async fn status_tells_the_health_and_lists() -> Result<()> {
     Ok(())
 }
 
+/// Several connections of one agent have the same id: each stream numbers its own.
+#[tokio::test]
+async fn connections_of_several_lanes_have_different_streams() -> Result<()> {
+    let pair = Setup::grpc().agent_arg("--lanes=4").start().await?;
+    let lanes = || async {
+        let json =
+            ask(Program::Server, pair.server().admin, &["status", "agents", "-o=json"], 0).await.ok()?;
+        let json: Value = serde_json::from_str(&json).ok()?;
+        (json["agents"][0]["streams"] == 4).then_some(())
+    };
+    until("four lanes", DEADLINE, lanes).await?;
+    let echo = Endpoint::echo().await?;
+    let mut open = Vec::new();
+    for _ in 0..8 {
+        open.push(pair.frontend().dial(&echo.target()).await?);
+    }
+    for (program, at) in [(Program::Server, pair.server().admin), (Program::Agent, pair.agent().admin)] {
+        let json = ask(program, at, &["status", "connections", "-o=json"], 0).await?;
+        let json: Value = serde_json::from_str(&json)?;
+        let connections = json["connections"].as_array().context("connections")?;
+        let number = |one: &Value, field: &str| one[field].as_u64().filter(|number| *number > 0);
+        let pairs: Option<BTreeSet<_>> =
+            connections.iter().map(|one| Some((number(one, "stream")?, number(one, "id")?))).collect();
+        ensure!(pairs.is_some_and(|pairs| pairs.len() == 8), "{json}");
+        let streams: BTreeSet<_> = connections.iter().map(|one| one["stream"].as_u64()).collect();
+        ensure!(streams.len() > 1, "{json}");
+        let text = ask(program, at, &["status", "connections"], 0).await?;
+        ensure!(row(&text, "TARGET")?.contains("STREAM  ID"), "{text}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn output_that_cannot_be_written_is_an_error_and_a_closed_pipe_is_none() -> Result<()> {
+    let pair = Setup::grpc().start().await?;
+    let at = format!("--admin-address={}", pair.server().admin);
+    for words in [&["status"][..], &["status", "-o=json"], &["top", "--once"], &["top", "--interval=100ms"]] {
+        for is_full in [true, false] {
+            let (reader, writer) = std::io::pipe()?;
+            let out = if is_full { Stdio::from(File::create("/dev/full")?) } else { Stdio::from(writer) };
+            drop(reader);
+            let mut command = Command::new(Program::Server.path()?);
+            command.args(words).arg(&at);
+            let Output { status, stderr, .. } =
+                tokio::task::spawn_blocking(move || command.stdout(out).output()).await??;
+            let (code, line) = match is_full {
+                true => (2, "cannot write to standard output: No space left on device (os error 28)\n"),
+                false => (0, ""),
+            };
+            let said = String::from_utf8(stderr)?;
+            ensure!(status.code() == Some(code) && said == line, "{words:?}: {status}: {said}");
+        }
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn status_tells_why_it_is_not_ready_or_cannot_be_asked() -> Result<()> {
     let pair = Setup::grpc().agents(0).start().await?;
@@ -118,7 +176,7 @@ async fn probe_dials_by_each_frontend_and_names_the_agent() -> Result<()> {
         ];
         let tls: Vec<&str> = tls.iter().map(String::as_str).filter(|_| front == Front::Tls).collect();
         let text = probe(&pair, &[&tls[..], &["--http", &page.target()]].concat(), 0).await?;
-        let selection = "selection - agent agent-0: strategy default: 1 of 1 agents suit and are ready";
+        let selection = "selection - agent agent-0: strategy default: 1 of 1 agent suits and is ready";
         let selection: Vec<&str> = selection.split_whitespace().collect();
         let found: Vec<&str> = row(&text, "selection")?.split_whitespace().collect();
         ensure!(found == selection, "{mode:?} {front:?}: {text}");
@@ -154,12 +212,13 @@ async fn probe_tells_which_stage_failed() -> Result<()> {
     let Place::Unix(path) = &pair.frontend().place else { anyhow::bail!("a Unix socket") };
     let wrong = format!("--frontend=unix:{}", path.display());
     let text = probe(&pair, &[&wrong, "10.0.0.1:80"], 3).await?;
-    ensure!(row(&text, "frontend")?.contains("FAILED") || text.matches("frontend").count() == 2, "{text}");
+    ensure!(text.contains("FAILED: its answer is not HTTP/2: does it speak HTTP CONNECT?"), "{text}");
     let text = probe(&pair, &["--frontend=unix:/no/such.sock", "10.0.0.1:80"], 3).await?;
     ensure!(text.contains("FAILED: grpc+unix:/no/such.sock: No such file or directory"), "{text}");
     for (words, line) in [
         (&["10.0.0.1"][..], "\"10.0.0.1\" is no target: give HOST:PORT"),
-        (&["a:1", "b:1"], "\"b:1\" is ignored"),
+        (&["a:1", "b:1"], "unexpected \"b:1\": usage: proxy-server probe [flags] HOST:PORT"),
+        (&["--http", "a:1", "true"], "unexpected \"true\": usage: "),
         (&["--tls", "--http", "a:1"], "--tls cannot be used with --http"),
         (&["--agent=x", "--frontend=unix:/y", "a:1"], "--agent cannot be used with --frontend"),
         (&["--fronted=x", "a:1"], "unknown flag: --fronted (did you mean --frontend?)"),
@@ -195,7 +254,8 @@ async fn probe_dials_through_the_agent_that_is_named() -> Result<()> {
         [("agent-0", 0), ("agent-1", 5), ("agent-2", 0)].map(|(id, dials)| (Some(id), Some(dials)));
     ensure!(dials == expected, "{dials:?}");
     let text = probe(&pair, &["--agent=agent-7", &page.target()], 4).await?;
-    ensure!(row(&text, "selection")?.contains("FAILED: ") && text.contains("No agent available"), "{text}");
+    let missing = "FAILED: no connected agent has the id \"agent-7\": 3 connected";
+    ensure!(row(&text, "selection")?.ends_with(missing) && text.lines().count() == 2, "{text}");
     let refusing = Refusing::new()?;
     let text = probe(&pair, &["--agent=agent-2", &refusing.target()], 6).await?;
     ensure!(row(&text, "connect ")?.ends_with("connection refused"), "{text}");

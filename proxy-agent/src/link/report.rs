@@ -22,6 +22,8 @@ pub(super) type ReportRequests = mpsc::UnboundedReceiver<Box<ReportRequest>>;
 /// One open stream.
 #[derive(Debug)]
 pub(crate) struct OpenLink {
+    /// Its number in the status, from 1. Never reused in a process.
+    pub(crate) number: u64,
     pub(crate) server_id: Arc<str>,
     /// The server's address with its port.
     pub(crate) address: String,
@@ -46,7 +48,7 @@ impl OpenLink {
     ) -> (Self, ReportRequests) {
         let (requests, received) = mpsc::unbounded_channel();
         let (since, traffic) = (serve::statusz::now(), SharedTraffic::default());
-        (Self { server_id, address, keepalive, native, since, drain, traffic, requests }, received)
+        (Self { number: 0, server_id, address, keepalive, native, since, drain, traffic, requests }, received)
     }
 
     /// Asks now for at most `limit` of the stream's connections after the first `skip` ones; none if it has ended.
@@ -68,19 +70,28 @@ impl OpenLink {
 
 /// The open streams. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub struct OpenLinks(Arc<Mutex<Vec<Arc<OpenLink>>>>);
+pub struct OpenLinks(Arc<Mutex<Listed>>);
+
+#[derive(Debug, Default)]
+struct Listed {
+    /// The number of the last stream.
+    last: u64,
+    links: Vec<Arc<OpenLink>>,
+}
 
 impl OpenLinks {
     /// Lists the stream until the guard is dropped.
     pub(super) fn enter(&self, link: OpenLink) -> OpenGuard {
-        let link = Arc::new(link);
-        self.0.lock().push(Arc::clone(&link));
+        let mut listed = self.0.lock();
+        listed.last += 1;
+        let link = Arc::new(OpenLink { number: listed.last, ..link });
+        listed.links.push(Arc::clone(&link));
         OpenGuard { links: self.clone(), link }
     }
 
     /// The streams in the order of their servers' ids, the oldest of each server first.
     pub(crate) fn all(&self) -> Vec<Arc<OpenLink>> {
-        let mut links = self.0.lock().clone();
+        let mut links = self.0.lock().links.clone();
         links.sort_by(|one, two| one.server_id.cmp(&two.server_id));
         links
     }
@@ -94,6 +105,6 @@ pub(super) struct OpenGuard {
 
 impl Drop for OpenGuard {
     fn drop(&mut self) {
-        self.links.0.lock().retain(|link| !Arc::ptr_eq(link, &self.link));
+        self.links.0.lock().links.retain(|link| !Arc::ptr_eq(link, &self.link));
     }
 }

@@ -207,9 +207,9 @@ async fn dial_grpc(io: Box<dyn Io>, target: &str) -> Result<Tunnel, Refused> {
     let (protocol, address) = ("tcp".to_owned(), target.to_owned());
     let dial = Packet::DialReq { random: DIAL, protocol, address, trace: None };
     let connected = connect(io, Keepalive::DEFAULT, stream, HeaderMap::new(), Some(dial), deadline).await;
-    let mut connected = connected.map_err(Refused::frontend)?;
+    let mut connected = connected.map_err(not_http2)?;
     loop {
-        match next(&mut connected).await.map_err(Refused::frontend)? {
+        match next(&mut connected).await.map_err(not_http2)? {
             Some(Packet::DialRsp { outcome: Ok(id), .. }) => {
                 return Ok(Tunnel::Grpc(Box::new(connected), id));
             }
@@ -220,6 +220,17 @@ async fn dial_grpc(io: Box<dyn Io>, target: &str) -> Result<Tunnel, Refused> {
             None => return Err(Refused::frontend("the stream ended without an answer")),
             Some(_) => {}
         }
+    }
+}
+
+/// The start of an HTTP/1 answer is an impossible length of a frame.
+#[expect(clippy::needless_pass_by_value, reason = "map_err hands errors in")]
+fn not_http2(error: impl ToString) -> Refused {
+    match error.to_string() {
+        text if text.contains("frame with invalid size") => {
+            Refused::frontend("its answer is not HTTP/2: does it speak HTTP CONNECT?")
+        }
+        text => Refused::frontend(text),
     }
 }
 
@@ -264,6 +275,8 @@ fn client_hello(host: &str) -> Result<Vec<u8>, String> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::duplex;
+
     use super::*;
 
     #[test]
@@ -278,6 +291,27 @@ mod tests {
             ("destination is denied", "connect"),
         ] {
             assert_eq!(Refused::answered(text), Refused { stage, text: text.trim().to_owned() });
+        }
+    }
+
+    #[tokio::test]
+    async fn frontend_of_the_other_protocol_is_told() {
+        for (protocol, answer, text) in [
+            (
+                Protocol::Grpc,
+                &b"HTTP/1.1 405 Method Not Allowed\r\n\r\n"[..],
+                "its answer is not HTTP/2: does it speak HTTP CONNECT?",
+            ),
+            (Protocol::HttpConnect, &[0; 9], "its answer is not HTTP: does it speak gRPC?"),
+        ] {
+            let (near, mut far) = duplex(1 << 10);
+            let peer = async move {
+                far.write_all(answer).await.unwrap();
+                far.shutdown().await.unwrap();
+                let _ = far.read_to_end(&mut Vec::new()).await;
+            };
+            let (dialed, ()) = tokio::join!(Tunnel::dial(Box::new(near), protocol, "a:1"), peer);
+            assert_eq!(dialed.err(), Some(Refused::frontend(text)));
         }
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rand::Rng;
 use serve::logs::Peer;
+use status::words::count;
 use tokio::time::{Instant, sleep};
 
 use super::{BackendManager, Link, State};
@@ -56,21 +57,21 @@ impl<L: Clone> BackendManager<L> {
                 if suitable == 0 {
                     continue;
                 }
-                let (strategy, agents) = (table.strategy.name(), state.agents.len());
+                let (strategy, agents) = (table.strategy.name(), count(state.agents.len() as u64, "agent"));
                 let zone = table.zone.as_ref().map(|zone| format!(" of zone {zone}")).unwrap_or_default();
+                let suit = if suitable == 1 { "suits and is" } else { "suit and are" };
                 let health = if health == Health::Ready { "ready" } else { "left, none is ready" };
                 let choice = match (suitable, self.shared.selection) {
                     (1, _) => "",
                     (_, Selection::LeastLoaded) => ", of two random ones the less loaded",
                     (_, Selection::Random) => ", a random one",
                 };
-                return format!(
-                    "strategy {strategy}: {suitable} of {agents} agents{zone} suit and are {health}{choice}"
-                );
+                return format!("strategy {strategy}: {suitable} of {agents}{zone} {suit} {health}{choice}");
             }
         }
         let strategies: Vec<&str> = state.tables.iter().map(|table| table.strategy.name()).collect();
-        format!("none of {} agents suits the strategies {}", state.agents.len(), strategies.join(", "))
+        let agents = count(state.agents.len() as u64, "agent");
+        format!("none of {agents} suits the strategies {}", strategies.join(", "))
     }
 
     /// The same among streams of these healths, in this order, and of one strategy or all.
