@@ -265,12 +265,12 @@ async fn an_orderly_end_is_no_stream_error() -> Result<()> {
 
 #[tokio::test]
 async fn a_lost_server_is_counted_by_the_agent() -> Result<()> {
-    let mut pair = Setup::grpc().start().await?;
+    let mut pair = Setup::grpc().start_with_lanes().await?;
     pair.server_mut().process.kill()?;
+    let labels = [("segment", "to_agent"), ("code", "Unavailable"), ("packet_type", "Unknown")];
+    pair.agent().wait_metric("stream_errors_total", &labels, 4.0).await?;
     let labels = [("direction", "from_server")];
     pair.agent().wait_metric("server_connection_failure_count", &labels, 1.0).await?;
-    let labels = [("segment", "to_agent"), ("code", "Unavailable"), ("packet_type", "Unknown")];
-    pair.agent().wait_metric("stream_errors_total", &labels, 1.0).await?;
     Ok(())
 }
 

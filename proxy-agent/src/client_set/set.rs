@@ -23,7 +23,7 @@ use super::renewal::PresentedCert;
 use super::streams::{Decision, StreamId};
 use super::{Address, ConnectError, ConnectStage, ConnectedStream, Connector, Leased, Resolved};
 use crate::link::{LinkControl, LinkRunner, ServerState};
-use crate::metrics::{AttemptResult, LostReason, Metrics};
+use crate::metrics::{AttemptResult, Direction, LostReason, Metrics};
 
 /// How long streams may take to end in order after a stop; then they are dropped.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
@@ -414,6 +414,9 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
         let lose = |reason| {
             if !is_lane {
                 metrics.lost.count(reason);
+                if reason == LostReason::RecvError {
+                    metrics.server_failures.count(Direction::FromServer);
+                }
             }
         };
         self.machine.lost(self.now(), id);

@@ -131,7 +131,8 @@ serve::families! {
         /// As in Go.
         pub known_servers: Gauge = "known_server_count",
             "Current number of servers agent is trying to connect to.";
-        server_failures: CountBy<Direction> = "server_connection_failure_count",
+        /// As in Go, but the lanes to one server count once when they cannot receive.
+        pub server_failures: CountBy<Direction> = "server_connection_failure_count",
             "Count of failures to send to or receive from the proxy server, labeled by the direction (from_server or to_server). \
              DEPRECATED, please use stream_events_error_total";
         packets: StreamPackets;
@@ -154,10 +155,12 @@ impl Families {
     }
 
     /// Counts a stream error. `packet`: the packet that could not be sent, `None` for an error while receiving. An orderly end
-    /// is no error. Also counted under the deprecated name.
+    /// is no error. A failed send is also counted under the deprecated name.
     pub fn stream_error(&self, direction: Direction, code: Code, packet: Option<PacketKind>) {
         self.stream_errors.count(direction.segment(), code.name(), packet);
-        self.server_failures.count(direction);
+        if direction == Direction::ToServer {
+            self.server_failures.count(direction);
+        }
     }
 }
 

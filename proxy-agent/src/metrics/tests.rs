@@ -76,6 +76,7 @@ fn golden() {
     metrics.packets(Direction::FromServer).count(PacketKind::DialReq);
     metrics.packets(Direction::ToServer).count(PacketKind::DialRsp);
     metrics.stream_error(Direction::FromServer, Code::Unavailable, None);
+    metrics.server_failures.count(Direction::FromServer);
     metrics.stream_error(Direction::ToServer, Code::Canceled, Some(PacketKind::Data));
     metrics.losses.dropped(Dropped::UnknownConnection);
     metrics.losses.reset(&Cause::FlushTimeout);
