@@ -7,7 +7,7 @@ use std::fs;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::helm::{CHARTS, Chart, helm, objects, template, utf8};
+use crate::helm::{CHARTS, Chart, all_cases, helm, objects, template, utf8};
 use crate::pods::{list, of_kind, pods, string};
 use crate::references::no_nulls;
 use crate::yaml;
@@ -171,6 +171,19 @@ fn releases_of_one_name_share_no_object() -> Result<()> {
                     ensure!(seen.insert(key.clone()), "{} {case}: two releases have {key:?}", chart.name());
                 }
             }
+        }
+    }
+    Ok(())
+}
+
+/// Each object has the common labels.
+#[test]
+fn common_labels_are_on_every_object() -> Result<()> {
+    let sets = sets(&["commonLabels.team=edge", "extraObjects=null"]);
+    for (chart, case) in all_cases()? {
+        for object in objects(chart, &chart.case(&case), &sets)? {
+            let metadata = &object["metadata"];
+            ensure!(metadata["labels"]["team"] == "edge", "{} {case}: {metadata}", chart.name());
         }
     }
     Ok(())
