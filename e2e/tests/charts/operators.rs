@@ -189,6 +189,32 @@ fn common_labels_are_on_every_object() -> Result<()> {
     Ok(())
 }
 
+/// The values for agents render as they are, with a parent's registry and with a service account whose name is a number.
+#[test]
+fn the_values_for_agents_render() -> Result<()> {
+    let sets = [
+        "--set=image.registry=,global.imageRegistry=registry.example.com/all",
+        "--set-string=agentAuth.serviceAccount=123",
+    ];
+    let all = yaml::documents(&template(Chart::Server, &Chart::Server.case("uds-daemonset"), &sets)?)?;
+    let values = all.iter().find_map(|object| object["data"]["agent-values.yaml"].as_str());
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("agent-values.yaml");
+    fs::write(&file, values.context("values for agents")?)?;
+    let all = objects(Chart::Agent, &file, &[])?;
+    for pod in pods(&all)? {
+        ensure!(string(pod.main()?, "/image").starts_with("registry.example.com/all/"), "{}", pod.owner);
+    }
+    for object in &all {
+        ensure!(object["metadata"]["name"].is_string(), "{}: {}", object["kind"], object["metadata"]);
+    }
+    ensure!(
+        of_kind(&all, "ServiceAccount").any(|account| account["metadata"]["name"] == "123"),
+        "no account 123"
+    );
+    Ok(())
+}
+
 /// Labels of one's own replace the chart's, but not those of selectors; no key appears twice.
 #[test]
 fn own_labels_replace_the_charts() -> Result<()> {
