@@ -19,7 +19,7 @@
 {{- if and (not $values.ca.configMap) (not $values.ca.existingSecret) (not (hasKey (default dict $values.extraArgs) "ca-cert")) -}}
 {{- fail "ca.configMap and ca.existingSecret are empty: the image has no system roots, so name the servers' authorities in one of them, or mount them and set extraArgs.ca-cert" -}}
 {{- end -}}
-{{- $inCluster := regexMatch "\\.svc(\\.|$)" $values.proxyServer.host -}}
+{{- $inCluster := regexMatch "\\.svc([.:,]|$)" $values.proxyServer.host -}}
 {{- if and $values.hostNetwork $inCluster (has $values.dnsPolicy (list "" "Default" "ClusterFirst")) (not $values.hostAliases) (not $values.proxyEnv.httpsProxy) -}}
 {{- fail (printf "proxyServer.host is %s, the name of a Service, which the node's resolver does not know with hostNetwork: set dnsPolicy=ClusterFirstWithHostNet, or a host that nodes resolve" $values.proxyServer.host) -}}
 {{- end -}}
@@ -51,6 +51,9 @@
 {{- end -}}
 {{- if and $values.ownFlags (ge (include "konnectivity-agent.seconds" $values.drainTimeout | float64) (float64 $values.terminationGracePeriodSeconds)) -}}
 {{- fail (printf "terminationGracePeriodSeconds is %d, not above drainTimeout (%s): kubelet would kill the agent before its connections have finished" (int $values.terminationGracePeriodSeconds) $values.drainTimeout) -}}
+{{- end -}}
+{{- if gt (include "konnectivity-agent.seconds" $values.sync.interval | float64) (include "konnectivity-agent.seconds" $values.sync.intervalCap | float64) -}}
+{{- fail (printf "sync.interval is %s, above sync.intervalCap (%s): the agent would not start, set sync.interval to sync.intervalCap or less" $values.sync.interval $values.sync.intervalCap) -}}
 {{- end -}}
 {{- if and (not $values.ownFlags) (or $values.destinations.deny $values.destinations.allow) -}}
 {{- fail "destinations.deny and destinations.allow are flags that Go's agent does not have, so that nothing would be denied: set ownFlags=true, or drop them" -}}
@@ -95,11 +98,8 @@
 {{- fail (printf "agentIdentifiers uses %s, which nothing defines: use HOST_IP, NODE_IP, NODE_NAME, POD_IP or POD_NAME, or define it in extraEnv" .) -}}
 {{- end -}}
 {{- end -}}
-{{- $known := "^(host=.+|ipv4=([0-9]{1,3}[.]){3}[0-9]{1,3}|ipv6=[0-9A-Fa-f.]*:[0-9A-Fa-f.:]*|cidr=([0-9.]{7,}/([12]?[0-9]|3[0-2])|[0-9A-Fa-f.:]*:[0-9A-Fa-f.:]*/(1[01][0-9]|12[0-8]|[1-9]?[0-9]))|default-route=true|[^=]*=.*[$][(].*)?$" -}}
-{{- range splitList "&" $identifiers -}}
-{{- if not (regexMatch $known .) -}}
-{{- fail (printf "agentIdentifiers has %s, which can never match: ipv4 and ipv6 take a whole address, cidr an address and the length of its prefix, default-route true" .) -}}
-{{- end -}}
+{{- if and (not $values.ownFlags) (regexMatch "(^|&)zone=" $identifiers) -}}
+{{- fail "agentIdentifiers has a zone, a key that Go's agent refuses: set ownFlags=true, or drop it" -}}
 {{- end -}}
 {{- $strategies := $values.proxyServer.strategies -}}
 {{- if and (has "destHost" $strategies) (not (regexMatch "(^|&)(host|ipv4|ipv6|cidr)=" $identifiers)) -}}

@@ -9,7 +9,7 @@ metadata:
     {{- toYaml . | nindent 4 }}
   {{- end }}
 spec:
-  serviceAccountName: {{ include "konnectivity-agent.serviceAccountName" . }}
+  serviceAccountName: {{ include "konnectivity-agent.serviceAccountName" . | quote }}
   automountServiceAccountToken: {{ $values.serverCount.leases }}
   {{- with include "konnectivity-agent.imagePullSecrets" . }}
   imagePullSecrets:

@@ -47,6 +47,12 @@
 {{- if ne (len $addresses) (len (uniq $addresses)) -}}
 {{- fail "frontend.additional repeats an address: give each socket its own socketName; there is one port, frontend.tcp.port" -}}
 {{- end -}}
+{{- range $addresses -}}
+{{- $path := trimPrefix "unix:" . -}}
+{{- if gt (len $path) 107 -}}
+{{- fail (printf "%s has %d bytes, but the path of a Unix socket may have at most 107: shorten frontend.uds.hostPath or the socketName" $path (len $path)) -}}
+{{- end -}}
+{{- end -}}
 {{- if and (not $values.ownFlags) (or $values.agentAuth.allowedNames $values.frontend.tcp.allowedNames) -}}
 {{- fail "agentAuth.allowedNames and frontend.tcp.allowedNames are flags that Go's server does not have, so that everybody would come in: set ownFlags=true, or drop them" -}}
 {{- end -}}

@@ -108,8 +108,8 @@ spec:
 {{- $node := has "destHost" $values.proxyStrategies -}}
 {{- $identifiers := include "konnectivity-server.agentIdentifiers" . -}}
 image:
-  registry: {{ $values.image.registry | quote }}
-fullnameOverride: {{ $values.agentAuth.serviceAccount }}
+  registry: {{ include "konnectivity-server.registry" . | quote }}
+fullnameOverride: {{ $values.agentAuth.serviceAccount | quote }}
 {{- if $node }}
 kind: DaemonSet
 {{- if $values.agentAuth.sourceAddress }}

@@ -276,6 +276,21 @@ async fn every_case_starts() -> Result<()> {
     Ok(())
 }
 
+/// The server starts with each cipher suite that the schema names.
+#[tokio::test]
+async fn the_server_knows_the_cipher_suites_of_the_schema() -> Result<()> {
+    let schema = std::fs::read(Chart::Server.folder().join("values.schema.json"))?;
+    let schema: Value = serde_json::from_slice(&schema)?;
+    let suites = list(&schema, "/properties/cipherSuites/items/enum").iter().filter_map(Value::as_str);
+    let suites = suites.collect::<Vec<_>>().join(",");
+    let folder = TempDir::new()?;
+    let pki = Pki::create(folder.path())?;
+    let set = format!("cipherSuites={{{suites}}}");
+    let node = node(&pki)?;
+    let mut server = server(&node, &pki, "deployment", &[set.as_str()])?;
+    server.running.wait_probe("startupProbe").await
+}
+
 /// The defaults are the safe choice, and Go's image gets no flag of our own.
 #[test]
 fn the_defaults_of_own_flags_are_the_safe_ones() -> Result<()> {

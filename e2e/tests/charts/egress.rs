@@ -33,6 +33,27 @@ fn a_neighbours_certificate_names_it() -> Result<()> {
     Ok(())
 }
 
+/// A certificate that cert-manager issues has a host's name among its names, and a host's address among its addresses.
+#[test]
+fn a_certificate_names_a_host_by_its_kind() -> Result<()> {
+    let tries = [("k.example.com", "dnsNames"), ("203.0.113.10", "ipAddresses"), ("fd00::1", "ipAddresses")];
+    for (host, expected) in tries {
+        let url = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+        let sets =
+            [format!("agentListener.externalHost={host}"), format!("egressSelector.frontendHost={url}")];
+        let objects = objects(Chart::Server, &Chart::Server.case("everything"), &sets)?;
+        ensure!(of_kind(&objects, "Certificate").count() == 2, "not two certificates");
+        for certificate in of_kind(&objects, "Certificate") {
+            for field in ["dnsNames", "ipAddresses"] {
+                let names = list(certificate, &format!("/spec/{field}"));
+                ensure!(names.iter().any(|name| name == host) == (field == expected), "{field}: {names:?}");
+                ensure!(names.iter().all(|name| host == url || *name != url), "{field}: {names:?}");
+            }
+        }
+    }
+    Ok(())
+}
+
 /// The frontend of a server beside kube-apiserver listens only for that host or pod, unless another name is configured.
 #[test]
 fn a_neighbours_frontend_is_on_loopback() -> Result<()> {

@@ -7,7 +7,7 @@ use std::fs;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::helm::{CHARTS, Chart, helm, objects, template, utf8};
+use crate::helm::{CHARTS, Chart, all_cases, helm, objects, template, utf8};
 use crate::pods::{list, of_kind, pods, string};
 use crate::references::no_nulls;
 use crate::yaml;
@@ -173,6 +173,45 @@ fn releases_of_one_name_share_no_object() -> Result<()> {
             }
         }
     }
+    Ok(())
+}
+
+/// Each object has the common labels.
+#[test]
+fn common_labels_are_on_every_object() -> Result<()> {
+    let sets = sets(&["commonLabels.team=edge", "extraObjects=null"]);
+    for (chart, case) in all_cases()? {
+        for object in objects(chart, &chart.case(&case), &sets)? {
+            let metadata = &object["metadata"];
+            ensure!(metadata["labels"]["team"] == "edge", "{} {case}: {metadata}", chart.name());
+        }
+    }
+    Ok(())
+}
+
+/// The values for agents render as they are, with a parent's registry and with a service account whose name is a number.
+#[test]
+fn the_values_for_agents_render() -> Result<()> {
+    let sets = [
+        "--set=image.registry=,global.imageRegistry=registry.example.com/all",
+        "--set-string=agentAuth.serviceAccount=123",
+    ];
+    let all = yaml::documents(&template(Chart::Server, &Chart::Server.case("uds-daemonset"), &sets)?)?;
+    let values = all.iter().find_map(|object| object["data"]["agent-values.yaml"].as_str());
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("agent-values.yaml");
+    fs::write(&file, values.context("values for agents")?)?;
+    let all = objects(Chart::Agent, &file, &[])?;
+    for pod in pods(&all)? {
+        ensure!(string(pod.main()?, "/image").starts_with("registry.example.com/all/"), "{}", pod.owner);
+    }
+    for object in &all {
+        ensure!(object["metadata"]["name"].is_string(), "{}: {}", object["kind"], object["metadata"]);
+    }
+    ensure!(
+        of_kind(&all, "ServiceAccount").any(|account| account["metadata"]["name"] == "123"),
+        "no account 123"
+    );
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! Values that cannot work are refused with one line that names the value and the remedy.
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::helm::{Chart, text};
 
@@ -22,6 +22,14 @@ const AGENT: &[Refusal] = &[
         &["agentIdentifiers=uid=3"],
         "at '/agentIdentifiers': 'uid=3' does not match pattern",
     ),
+    ("token-deployment", &["agentIdentifiers=host=a%zz"], "at '/agentIdentifiers'"),
+    ("token-deployment", &["destinations.deny={10.0.0.0/99}"], "at '/destinations/deny/0'"),
+    ("token-deployment", &["destinations.allow={a:70000}"], "at '/destinations/allow/0'"),
+    ("token-deployment", &["proxyServer.host=a:99999"], "at '/proxyServer/host'"),
+    ("token-deployment", &["proxyServer.host=a:"], "at '/proxyServer/host'"),
+    ("token-deployment", &["proxyServer.host=a\\,"], "at '/proxyServer/host'"),
+    ("leases", &["serverCount.labelSelector=a in (b"], "at '/serverCount/labelSelector'"),
+    ("leases", &["serverCount.labelSelector=a\\,"], "at '/serverCount/labelSelector'"),
     ("token-deployment", &["sync.interval=5"], "at '/sync/interval': got number, want string"),
     ("token-deployment", &["sync.interval=5 seconds"], "at '/sync/interval'"),
     ("token-deployment", &["image.digest=sha256:12"], "at '/image/digest'"),
@@ -30,6 +38,7 @@ const AGENT: &[Refusal] = &[
     ("token-deployment", &["memoryLimit=1G"], "at '/memoryLimit': '1G' does not match pattern"),
     ("token-deployment", &["memoryLimit=15Mi"], "at '/memoryLimit'"),
     // Refused by the templates.
+    ("token-deployment", &["sync.interval=20s"], "sync.interval is 20s, above sync.intervalCap (10s)"),
     ("token-deployment", &["image.registry="], "image.registry is empty"),
     ("token-deployment", &["proxyServer.host="], "proxyServer.host is empty"),
     ("token-deployment", &["podDisruptionBudget.minAvailable=2"], "could be drained"),
@@ -75,21 +84,20 @@ const AGENT: &[Refusal] = &[
         &["proxyServer.host=konnectivity-server.kube-system.svc"],
         "set dnsPolicy=ClusterFirstWithHostNet",
     ),
+    (
+        "hostnetwork",
+        &["proxyServer.host=konnectivity-server.kube-system.svc:8132"],
+        "set dnsPolicy=ClusterFirstWithHostNet",
+    ),
+    (
+        "hostnetwork",
+        &["proxyServer.host=konnectivity-server.kube-system.svc\\,b.example.com"],
+        "set dnsPolicy=ClusterFirstWithHostNet",
+    ),
     ("token-deployment", &["rbac.serverUser="], "rbac.serverUser is empty"),
     ("go-image", &["proxyServer.host=lb.example.com:8132"], "write the port in proxyServer.port"),
     ("go-image", &["proxyServer.host=a\\,b"], "Go's agent takes one host without a port"),
-    (
-        "token-deployment",
-        &["agentIdentifiers=ipv4=1.2.3"],
-        "agentIdentifiers has ipv4=1.2.3, which can never",
-    ),
-    ("token-deployment", &["agentIdentifiers=ipv6=1.2.3.4"], "agentIdentifiers has ipv6=1.2.3.4"),
-    (
-        "token-deployment",
-        &["agentIdentifiers=host=a&cidr=10.0.0.0/40"],
-        "agentIdentifiers has cidr=10.0.0.0/40",
-    ),
-    ("token-deployment", &["agentIdentifiers=default-route=yes"], "agentIdentifiers has default-route=yes"),
+    ("go-image", &["agentIdentifiers=zone=a"], "a key that Go's agent refuses"),
     ("token-deployment", &["podLabels.k8s-app=x"], "podLabels.k8s-app is a label by which selectors find"),
     ("token-deployment", &["extraPodSpec.containers[0].name=x"], "'containers'"),
     ("token-deployment", &["image.registry=null"], "missing property 'registry'"),
@@ -118,6 +126,10 @@ const AGENT: &[Refusal] = &[
     ),
 ];
 
+/// A socket below `/etc/kubernetes/konnectivity-server`, one byte too long.
+const SOCKET_OF_108_BYTES: &str = "frontend.uds.socketName=\
+    ssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssssss";
+
 const SERVER: &[Refusal] = &[
     ("deployment", &["podDisruptionBudget.minAvailable=3"], "could be drained"),
     ("deployment", &["podDisruptionBudget.maxUnavailable=0%"], "maxUnavailable is 0%: no node"),
@@ -135,6 +147,9 @@ const SERVER: &[Refusal] = &[
     ("deployment", &["memoryLimit=2G"], "at '/memoryLimit': '2G' does not match pattern"),
     ("deployment", &["serverCount=many"], "at '/serverCount'"),
     ("deployment", &["tlsMinVersion=1.3"], "at '/tlsMinVersion'"),
+    ("deployment", &["cipherSuites={TLS_FOO}"], "at '/cipherSuites/0'"),
+    ("deployment", &["agentListener.externalHost=k:8132"], "at '/agentListener/externalHost'"),
+    ("deployment", &["egressSelector.frontendHost=k:8090"], "at '/egressSelector/frontendHost'"),
     ("uds-daemonset", &["frontend.uds.hostPath="], "at '/frontend/uds/hostPath': '' does not match"),
     ("uds-daemonset", &["frontend.uds.hostPath=/"], "at '/frontend/uds/hostPath'"),
     ("uds-daemonset", &["egressSelector.apiserverSocketDirectory=/"], "at '/egressSelector/apiserver"),
@@ -274,6 +289,7 @@ const SERVER: &[Refusal] = &[
         ],
         "mounted already for the files of agentListener.tls.hostPath or agentListener.clientCA.hostPath",
     ),
+    ("uds-daemonset", &[SOCKET_OF_108_BYTES], "the path of a Unix socket may have at most 107"),
     ("sidecar", &["networkPolicy.enabled=true"], "networkPolicy.enabled with kind Sidecar"),
     ("static-pod", &["networkPolicy.enabled=true"], "networkPolicy.enabled with kind StaticPodManifest"),
     ("deployment", &["gracefulShutdownTimeout="], "gracefulShutdownTimeout is empty"),
@@ -305,6 +321,26 @@ fn values_that_no_agent_can_work_with_are_refused() -> Result<()> {
 #[test]
 fn values_that_no_server_can_work_with_are_refused() -> Result<()> {
     refused(Chart::Server, SERVER)
+}
+
+/// The checks above refuse no value that the programs start with.
+#[test]
+fn values_that_programs_start_with_are_taken() -> Result<()> {
+    let agent = [
+        "sync.interval=60s,sync.intervalCap=1m",
+        "agentIdentifiers=host=a%2fb&ipv4=999.1.1.1&ipv6=::::&zone=z",
+        "destinations.deny={*,*:22,10.0.0.0/8:8000-9000,fd00::/8,[fd00::/8]:443,::ffff:10.0.0.1,*.Example.:65535}",
+        "proxyServer.host=a:1\\,b.example.com\\,[fd00::1]:65535\\,fd00::1\\,10.0.0.1:8132\\,[::1]",
+        "serverCount.labelSelector=a=b\\,c!=d\\,x.io/e in (f\\,g)\\,h notin ()\\,j\\,!k\\,l>1\\,m=",
+    ];
+    for set in agent {
+        text(Chart::Agent, &Chart::Agent.case("leases"), &[set.to_owned()]).context(set)?;
+    }
+    let longest = SOCKET_OF_108_BYTES.strip_suffix('s').context("a name")?;
+    for set in [longest, "agentListener.externalHost=fd00::1", "egressSelector.frontendHost=[fd00::1]"] {
+        text(Chart::Server, &Chart::Server.case("uds-daemonset"), &[set.to_owned()]).context(set)?;
+    }
+    Ok(())
 }
 
 /// Each line of the templates that refuses a value has a row above.
