@@ -97,6 +97,19 @@ const AGENT: &[Refusal] = &[
     ("token-deployment", &["rbac.serverUser="], "rbac.serverUser is empty"),
     ("go-image", &["proxyServer.host=lb.example.com:8132"], "write the port in proxyServer.port"),
     ("go-image", &["proxyServer.host=a\\,b"], "Go's agent takes one host without a port"),
+    (
+        "token-deployment",
+        &["agentIdentifiers=ipv4=1.2.3"],
+        "agentIdentifiers has ipv4=1.2.3, which can never",
+    ),
+    ("token-deployment", &["agentIdentifiers=ipv4=999.1.1.1"], "agentIdentifiers has ipv4=999.1.1.1"),
+    ("token-deployment", &["agentIdentifiers=ipv6=1.2.3.4"], "agentIdentifiers has ipv6=1.2.3.4"),
+    (
+        "token-deployment",
+        &["agentIdentifiers=host=a&cidr=10.0.0.0/40"],
+        "agentIdentifiers has cidr=10.0.0.0/40",
+    ),
+    ("token-deployment", &["agentIdentifiers=default-route=yes"], "agentIdentifiers has default-route=yes"),
     ("go-image", &["agentIdentifiers=zone=a"], "a key that Go's agent refuses"),
     ("token-deployment", &["podLabels.k8s-app=x"], "podLabels.k8s-app is a label by which selectors find"),
     ("token-deployment", &["extraPodSpec.containers[0].name=x"], "'containers'"),
@@ -328,7 +341,7 @@ fn values_that_no_server_can_work_with_are_refused() -> Result<()> {
 fn values_that_programs_start_with_are_taken() -> Result<()> {
     let agent = [
         "sync.interval=60s,sync.intervalCap=1m",
-        "agentIdentifiers=host=a%2fb&ipv4=999.1.1.1&ipv6=::::&zone=z",
+        "agentIdentifiers=host=a%2fb&ipv4=255.9.10.199&ipv6=fd00::1&zone=z",
         "destinations.deny={*,*:22,10.0.0.0/8:8000-9000,fd00::/8,[fd00::/8]:443,::ffff:10.0.0.1,*.Example.:65535}",
         "proxyServer.host=a:1\\,b.example.com\\,[fd00::1]:65535\\,fd00::1\\,10.0.0.1:8132\\,[::1]",
         "serverCount.labelSelector=a=b\\,c!=d\\,x.io/e in (f\\,g)\\,h notin ()\\,j\\,!k\\,l>1\\,m=",
