@@ -38,8 +38,8 @@ pub trait LinkHandler<S> {
     /// Server: the agent asks for no new dials.
     fn draining(&mut self) {}
 
-    /// Server: a probe shows whether a connection ends.
-    fn probe_wanted(&mut self, _conns: &mut Conns<S>) {}
+    /// Server: calls [`mux::Link::probe`] unless a probe is under way. A half-closed connection ends only after an answer.
+    fn probe_wanted(&mut self, conns: &mut Conns<S>);
 
     /// Server: the agent has answered a probe through its packet loop.
     fn probe_answered(&mut self) {}

@@ -155,6 +155,9 @@ impl<R: Resolve> AgentLinkHandler<R> {
 }
 
 impl<R: Resolve> LinkHandler<Agent> for AgentLinkHandler<R> {
+    /// Only a server probes.
+    fn probe_wanted(&mut self, _conns: &mut Conns<Agent>) {}
+
     fn poll_commands(&mut self, cx: &mut Context<'_>, conns: &mut Conns<Agent>, now: Time) -> Poll<()> {
         while let Poll::Ready(Some(dialed)) = self.results.poll_recv(cx) {
             self.dialed(conns, *dialed);

@@ -319,6 +319,10 @@ pub(crate) struct TestServer {
 }
 
 impl LinkHandler<Server> for TestServer {
+    fn probe_wanted(&mut self, conns: &mut Conns<Server>) {
+        let _ = conns.link().probe(0);
+    }
+
     fn poll_commands(&mut self, cx: &mut Context<'_>, conns: &mut Conns<Server>, now: Time) -> Poll<()> {
         while let Poll::Ready(Some(command)) = self.commands.poll_recv(cx) {
             match command {
@@ -359,6 +363,8 @@ pub(crate) struct TestAgent {
 }
 
 impl LinkHandler<Agent> for TestAgent {
+    fn probe_wanted(&mut self, _conns: &mut Conns<Agent>) {}
+
     fn poll_commands(&mut self, _cx: &mut Context<'_>, _conns: &mut Conns<Agent>, _now: Time) -> Poll<()> {
         Poll::Pending
     }

@@ -16,7 +16,7 @@ use tokio::net::{TcpStream, UnixStream};
 
 /// A frontend's socket.
 pub trait Socket: AsyncRead + AsyncWrite + Unpin + Send + 'static {
-    /// Flushes, then sends the end of file without TLS's close_notify, so that the peer knows that bytes may be missing. On a
+    /// Flushes, then ends TLS within a record and without close_notify, so that the peer knows that bytes may be missing. On a
     /// plain socket the peer cannot know.
     fn poll_cut(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_shutdown(cx)
@@ -53,10 +53,16 @@ impl Socket for UnixStream {
     }
 }
 
+/// The first byte of a TLS record. The end of file behind it is an error for every client. Go's TLS, and so kube-apiserver, takes an
+/// end between two records for an orderly one, with or without close_notify.
+const APPLICATION_DATA: u8 = 23;
+
 impl Socket for ServerStream<ReadAhead<LinkSocket>> {
     fn poll_cut(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.as_mut().poll_flush(cx))?;
-        Pin::new(self.get_mut().get_mut().0).poll_shutdown(cx)
+        let mut socket = Pin::new(self.get_mut().get_mut().0);
+        ready!(socket.as_mut().poll_write(cx, &[APPLICATION_DATA]))?;
+        socket.poll_shutdown(cx)
     }
 
     fn abort(&self) {
