@@ -98,7 +98,7 @@
 {{- fail (printf "agentIdentifiers uses %s, which nothing defines: use HOST_IP, NODE_IP, NODE_NAME, POD_IP or POD_NAME, or define it in extraEnv" .) -}}
 {{- end -}}
 {{- end -}}
-{{- $known := "^(host=.+|zone=.+|ipv4=((25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])([.]|$)){4}|ipv6=[0-9A-Fa-f.]*:[0-9A-Fa-f.:]*|cidr=([0-9.]{7,}/([12]?[0-9]|3[0-2])|[0-9A-Fa-f.:]*:[0-9A-Fa-f.:]*/(1[01][0-9]|12[0-8]|[1-9]?[0-9]))|default-route=true|[^=]*=.*[$][(].*)?$" -}}
+{{- $known := "^(host=.+|zone=.+|ipv4=((25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])[.]){3}(25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])|ipv6=[0-9A-Fa-f.]*:[0-9A-Fa-f.:]*|cidr=([0-9.]{7,}/([12]?[0-9]|3[0-2])|[0-9A-Fa-f.:]*:[0-9A-Fa-f.:]*/(1[01][0-9]|12[0-8]|[1-9]?[0-9]))|default-route=true|[^=]*=.*[$][(].*)?$" -}}
 {{- range splitList "&" $identifiers -}}
 {{- if not (regexMatch $known .) -}}
 {{- fail (printf "agentIdentifiers has %s, which can never match: ipv4 and ipv6 take a whole address, cidr an address and the length of its prefix, default-route true" .) -}}

@@ -59,7 +59,8 @@ pub(crate) async fn run(program: Program, line: Vec<OsString>) -> Result<Exit, E
             Some(_) => format!("\x1b[H\x1b[2J\x1b[?7l{view}\x1b[?7h"),
             None => format!("\n{view}"),
         };
-        if std::io::stdout().write_all(text.as_bytes()).is_err() {
+        let mut stdout = std::io::stdout();
+        if stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).is_err() {
             // The end tries again, and tells why that fails.
             return Ok(Exit::show(text));
         }

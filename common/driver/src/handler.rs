@@ -38,7 +38,8 @@ pub trait LinkHandler<S> {
     /// Server: the agent asks for no new dials.
     fn draining(&mut self) {}
 
-    /// Server: calls [`mux::Link::probe`] unless a probe is under way. A half-closed connection ends only after an answer.
+    /// Server: must call [`mux::Link::probe`], unless a probe is under way. An idle half-closed connection is closed only after the
+    /// agent has answered.
     fn probe_wanted(&mut self, conns: &mut Conns<S>);
 
     /// Server: the agent has answered a probe through its packet loop.

@@ -49,7 +49,7 @@ pub struct Driver<S, W, H, M> {
     started: Instant,
     timer: Pin<Box<Sleep>>,
     armed: Option<Time>,
-    /// The smallest RTT to the peer so far.
+    /// The RTT to the peer that the core knows.
     rtt: Option<Duration>,
     /// The task receives nothing, because a limit was reached.
     pub(crate) paused: bool,

@@ -1,7 +1,7 @@
 //! Finds peers that do not answer, by a PING when nothing was read for a while. Pings also measure the RTT: streams
 //! with a high RTT get a wider window.
 //!
-//! Any read counts as an answer, as in grpc-go: a peer that is sending is pinged only to check the RTT. Unread stream data does
+//! Any read counts as an answer, as in grpc-go: a peer that is sending is never pinged, except for the RTT. Unread stream data does
 //! not delay an answer, because h2 continues to read the connection.
 //!
 //! | the peer | noticed | consequence |
@@ -36,7 +36,7 @@ pub(super) const EVIDENT_AFTER: Duration = Duration::from_secs(1);
 /// The time between the pings of a measurement: a busy machine delays those of one moment alike.
 const SAMPLE_EVERY: Duration = Duration::from_millis(100);
 
-/// The lowest RTT of a ping during a transfer that starts another measurement: a busy machine rarely takes as long.
+/// The lowest RTT of a check that starts another measurement: a busy machine rarely takes as long.
 const RISEN: Duration = Duration::from_millis(8);
 
 /// When idle peers are pinged, and how long they may take.
@@ -139,7 +139,7 @@ struct State {
     superseded: bool,
     lost_by_peer: bool,
     measurement: Option<Measurement>,
-    /// The lowest RTT, once it is measured.
+    /// The lowest RTT since the last measurement began, once that is done.
     rtt: Option<Duration>,
     /// The RTTs of the last two pings, measurement or not.
     last_rtts: [Option<Duration>; 2],
@@ -201,14 +201,14 @@ impl KeepaliveHandle {
     }
 
     /// Measures the RTT from now on, by at most `pings` pings. A low RTT, or a high one that the kernels measure too, needs only
-    /// one: the others find out whether a busy machine delayed it. Unless one ping is all, the RTT is measured again if it rises
-    /// during a transfer.
+    /// one: the others find out whether a busy machine delayed it. Unless one ping is all, the RTT is measured again if a check on a
+    /// quiet connection finds that it rose.
     pub fn measure(&self, pings: u8) {
         let (next, lowest) = (Instant::now(), Duration::MAX);
         self.tell(|state| state.measurement = Some(Measurement { pings, left: pings, next, lowest }));
     }
 
-    /// The lowest RTT so far, once it is measured.
+    /// The lowest RTT since the last measurement, once there is one.
     pub fn rtt(&self) -> Option<Duration> {
         self.state.lock().rtt
     }
@@ -219,12 +219,12 @@ impl KeepaliveHandle {
     }
 
     /// Records the RTT of a ping. It counts for [`Self::rtt`] only if a measurement was requested, which frontends do not.
-    /// `transferring`: the ping was sent during a transfer, because a [`Requests::check`] was due.
-    pub(super) fn sampled(&self, took: Duration, transferring: bool) {
+    /// `checking`: the ping was sent for [`Requests::check`].
+    pub(super) fn sampled(&self, took: Duration, checking: bool) {
         let mut state = self.state.lock();
         state.last_rtts = [Some(took), state.last_rtts[0]];
         let rose = |rtt| took >= RISEN && stream_window(took) > stream_window(rtt);
-        if transferring
+        if checking
             && state.rtt.is_some_and(rose)
             && let Some(measurement) = &mut state.measurement
         {
@@ -266,6 +266,8 @@ impl KeepaliveHandle {
             none => *none = Some(cx.waker().clone()),
         }
         let mut probe = std::mem::take(&mut state.probe);
+        let is_done = |measurement: &Measurement| measurement.pings > 1 && measurement.left == 0;
+        let check = state.measurement.as_ref().is_some_and(is_done);
         let mut next_sample = None;
         if let Some(measurement) =
             state.measurement.as_mut().filter(|measurement| measurement.left > 0 && !pinging)
@@ -277,7 +279,6 @@ impl KeepaliveHandle {
             }
             next_sample = (measurement.left > 0).then_some(measurement.next);
         }
-        let check = state.measurement.as_ref().is_some_and(|measurement| measurement.pings > 1);
         let superseded = std::mem::take(&mut state.superseded);
         let State { keepalive, lost_by_peer, .. } = *state;
         Requests { keepalive, probe, check, next_sample, superseded, lost_by_peer }
@@ -298,7 +299,7 @@ pub(super) struct Requests {
     pub(super) keepalive: Keepalive,
     /// Send a ping now.
     pub(super) probe: bool,
-    /// Send a ping now and then during transfers: the RTT may rise.
+    /// Check now and then whether the RTT rose.
     pub(super) check: bool,
     /// When the next ping of a measurement is due.
     pub(super) next_sample: Option<Instant>,

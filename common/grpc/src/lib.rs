@@ -96,7 +96,7 @@ pub trait Wire {
         0
     }
 
-    /// The lowest RTT to the peer measured so far.
+    /// The RTT to the peer without load, once it is measured.
     fn rtt(&self) -> Option<Duration> {
         None
     }

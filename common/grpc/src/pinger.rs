@@ -11,7 +11,7 @@ use h2::{Ping, PingPong};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::keepalive::{EVIDENT_AFTER, Keepalive, KeepaliveHandle, Requests, UNRESPONSIVE_AFTER};
-use super::settings::{STREAM_WINDOW, stream_window};
+use super::settings::stream_window;
 use net::kernel::HostSilence;
 
 /// The time between samples of the peer's kernel: while a ping is unanswered or the kernel was silent, and while
@@ -19,9 +19,10 @@ use net::kernel::HostSilence;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOK_WHILE_IDLE: Duration = Duration::from_secs(4);
 
-/// The shortest time between pings that check the RTT during transfers, and the bytes read meanwhile.
-const CHECK_EVERY: Duration = Duration::from_secs(1);
-const CHECK_AFTER: u64 = STREAM_WINDOW as u64;
+/// How often a ping checks the RTT, and the most bytes that may be read meanwhile: during a transfer a ping measures the queue that
+/// the transfer makes.
+const CHECK_EVERY: Duration = Duration::from_secs(30);
+const QUIET: u64 = 4 << 10;
 
 /// See the module.
 pub(super) struct Pinger {
@@ -33,7 +34,7 @@ pub(super) struct Pinger {
     last_read: Instant,
     /// When the unanswered ping was sent.
     ping_sent: Option<Instant>,
-    /// The time of the last check of the RTT, the bytes read until then, and whether it is the unanswered ping.
+    /// When the RTT was last checked, the bytes read until then, and whether the unanswered ping checks it.
     checked: (Instant, u64),
     checking: bool,
     /// Since when the peer answers on another connection, while a ping is unanswered on this one.
@@ -98,9 +99,9 @@ impl Pinger {
             && let Poll::Ready(pong) = pings.poll_pong(cx)
         {
             self.ping_sent = None;
-            let transferring = std::mem::take(&mut self.checking);
+            let checking = std::mem::take(&mut self.checking);
             if pong.is_ok() {
-                self.keepalive.sampled(now - ping_sent, transferring);
+                self.keepalive.sampled(now - ping_sent, checking);
             }
         }
         let Requests { keepalive, mut probe, check, next_sample, superseded, lost_by_peer } =
@@ -108,10 +109,10 @@ impl Pinger {
         if lost_by_peer {
             return Poll::Ready(Dead::HalfOpen);
         }
-        if check && self.ping_sent.is_none() && self.is_check_due(now) {
+        if check && self.ping_sent.is_none() && now >= self.checked.0 + CHECK_EVERY {
+            self.checking = read - self.checked.1 <= QUIET;
             self.checked = (now, read);
-            self.checking = true;
-            probe = true;
+            probe |= self.checking;
         }
         if self.ping_sent.is_none() && (probe || now >= later(self.last_read, keepalive.interval)) {
             self.send_ping(now, idle && !keepalive.while_idle && !probe);
@@ -138,11 +139,6 @@ impl Pinger {
             due.min(self.notify_unresponsive(now, silent_since.map(|since| since + patience)).unwrap_or(due));
         self.arm(cx, now, due);
         Poll::Pending
-    }
-
-    fn is_check_due(&self, now: Instant) -> bool {
-        let (at, read) = self.checked;
-        now >= at + CHECK_EVERY && self.read - read >= CHECK_AFTER
     }
 
     /// The time of the next ping or, while one is unanswered, of the connection's end and its reason.

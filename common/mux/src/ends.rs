@@ -2,8 +2,8 @@
 //!
 //! All ends pass through here and notify the local end exactly once (invariant 2). Accepted bytes are delivered first,
 //! within the limits of a flush (invariant 5). With half-close, FIN reports that a source has ended; the connection ends
-//! when both sources have ended, or when the remaining direction is idle for [`Limits::half_closed_server`] or
-//! [`Limits::half_closed_agent`].
+//! when both sources have ended, or when the remaining direction is idle for [`Limits::half_closed_server`] (and the
+//! agent then answers a probe) or [`Limits::half_closed_agent`].
 //!
 //! [`Limits::half_closed_server`]: crate::Limits::half_closed_server
 //! [`Limits::half_closed_agent`]: crate::Limits::half_closed_agent

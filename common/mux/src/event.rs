@@ -191,7 +191,7 @@ pub enum Event {
     },
     /// Server: the agent asks for no new dials. Comes once.
     Draining,
-    /// Server: a connection ends unless the agent stands still, which [`crate::Link::probe`] finds out.
+    /// Server: [`crate::Link::probe`] must be called. An idle half-closed connection is closed only after the agent has answered.
     ProbeWanted,
     /// Server: the agent has answered [`crate::Link::probe`].
     ProbeAnswered,

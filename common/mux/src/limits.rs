@@ -41,8 +41,8 @@ pub struct Limits {
     /// By how much all of a link's windows together may exceed [`Limits::window_max`] per connection, in bytes. Bounds
     /// the bytes that queue when fast readers stall all at once.
     pub high_bdp_budget: usize,
-    /// How long the server waits for activity of an endpoint whose frontend sends no more. A frontend that has closed
-    /// may look the same.
+    /// How long the server waits for activity of an endpoint whose frontend sends no more, before it asks whether the agent stands
+    /// still. A frontend that has closed may look the same.
     pub half_closed_server: Duration,
     /// How long the agent waits for activity of a frontend whose endpoint sends no more. The server waits as long if the
     /// agent has closed.

@@ -71,8 +71,6 @@ pub struct Link<S, P> {
     pub(crate) schedule: Schedule,
     pub(crate) memory: Memory,
     timers: BTreeSet<(Time, ConnKey)>,
-    /// When the last packet arrived.
-    pub(crate) heard: Time,
     /// The largest connect id ever used on this link: agents count up from 1.
     pub(crate) last_id: i64,
     /// Dials without an answer.
@@ -106,7 +104,6 @@ impl<S: Side + Default, P: Payload> Link<S, P> {
             schedule: Schedule::default(),
             memory: Memory::default(),
             timers: BTreeSet::new(),
-            heard: Time::START,
             last_id: 0,
             pending: 0,
             lost: false,
@@ -178,7 +175,6 @@ impl<S: Side, P: Payload> Link<S, P> {
         if self.lost {
             return Disposition::Handled;
         }
-        self.heard = now;
         match packet {
             Packet::Data { id, payload } => self.handle_data(now, id, payload),
             Packet::Grant { id, offset } => self.handle_grant(now, id, offset),

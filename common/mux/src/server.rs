@@ -12,7 +12,7 @@ use crate::table::ConnKey;
 use crate::time::Time;
 
 /// How long an agent may take to answer a probe before a half-closed connection is closed.
-const PROBE_ANSWER: Duration = Duration::from_millis(500);
+const PROBE_ANSWER: Duration = Duration::from_millis(2_500);
 
 /// The server's end. Invariant 3: the link allocates its own dial ids, counting up. So a frontend's `random` never
 /// reaches an agent, and no client can answer another client's dial.
@@ -22,6 +22,8 @@ pub struct Server {
     drain_reported: bool,
     /// The probe that waits for its answer.
     probing: Option<ConnectId>,
+    /// When a probe was last answered.
+    answered: Option<Time>,
 }
 
 /// The id of a probe, which is no connection's: -1 - `servers`. Every agent, also Go's, answers a CLOSE_REQ of an unknown id
@@ -184,6 +186,7 @@ impl<P: Payload> Link<Server, P> {
 
     fn handle_close_response(&mut self, now: Time, id: ConnectId, error: String) -> Disposition {
         if self.side.probing.take_if(|probe| *probe == id).is_some() {
+            self.side.answered = Some(now);
             self.events.push_back(Event::ProbeAnswered);
             return Disposition::Handled;
         }
@@ -236,18 +239,19 @@ impl Side for Server {
         link.notify(key, end);
     }
 
-    /// The endpoint may be silent because the agent, or the path to it, stands still. So the agent must answer first: what it
-    /// sent before is then here. Without a packet from it the wait begins anew.
+    /// The endpoint may be silent because the agent, or the path to it, stands still. So the agent must answer a probe first: what it
+    /// sent before the answer is then here. Without an answer in time the wait begins anew, and a later answer counts at its end.
     fn idle<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey) {
-        let asked = link.change(key, |conn| conn.ask(now)).flatten();
-        if !link.negotiated.half_close || asked.is_some_and(|asked| link.heard >= asked) {
-            Self::close(link, now, key, true);
-        } else if asked.is_none() {
-            link.events.push_back(Event::ProbeWanted);
-            link.arm(key, Some(now.after(PROBE_ANSWER)));
-        } else {
-            link.change(key, |conn| conn.wait_again(now));
-            link.arm(key, Some(now.after(link.limits.half_closed_server)));
+        match link.change(key, |conn| conn.ask(now)).flatten() {
+            Some(asked) if link.side.answered >= Some(asked) => Self::close(link, now, key, true),
+            Some(_) => {
+                link.change(key, |conn| conn.wait_again(now));
+                link.arm(key, Some(now.after(link.limits.half_closed_server)));
+            }
+            None => {
+                link.events.push_back(Event::ProbeWanted);
+                link.arm(key, Some(now.after(PROBE_ANSWER)));
+            }
         }
     }
 

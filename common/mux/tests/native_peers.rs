@@ -200,7 +200,7 @@ fn closes_idle(link: &mut Lengths<Server>, now: Time) {
     assert!(link.probe(0));
     assert_eq!(link.poll_transmit(now, 1), Some(Transmit::Control(Packet::CloseReq { id: PROBE })));
     link.handle_packet(now, Packet::CloseRsp { id: PROBE, error: String::new() });
-    link.handle_timeout(now.after(Duration::from_secs(1)));
+    link.handle_timeout(now.after(Duration::from_secs(3)));
     assert_eq!(link.poll_transmit(now, 1), Some(Transmit::Control(Packet::CloseReq { id: ONE })));
 }
 
@@ -280,8 +280,8 @@ fn queued_data_keeps_a_half_closed_connection_open() {
     closes_idle(&mut link, at(20));
 }
 
-/// When a half-closed connection closes, if the agent answers probes from this time on.
-fn closes_at(resumes: Time) -> Option<Time> {
+/// When a half-closed connection closes, if the agent answers probes from this time on, so many milliseconds late.
+fn closes_at(resumes: Time, late: u64) -> Option<Time> {
     let (mut link, key) = server(native());
     link.end_source(T0, key, SourceEnd::Eof);
     assert!(link.poll_transmit(T0, 1).is_some());
@@ -299,7 +299,9 @@ fn closes_at(resumes: Time) -> Option<Time> {
             let _ = link.probe(0);
         }
         match link.poll_transmit(due, 1) {
-            Some(Transmit::Control(Packet::CloseReq { id: PROBE })) => answer = Some(due.max(resumes)),
+            Some(Transmit::Control(Packet::CloseReq { id: PROBE })) => {
+                answer = Some(due.max(resumes).after(Duration::from_millis(late)))
+            }
             Some(closed) => {
                 assert_eq!(closed, Transmit::Control(Packet::CloseReq { id: ONE }));
                 return Some(due);
@@ -313,9 +315,11 @@ fn closes_at(resumes: Time) -> Option<Time> {
 #[test]
 fn a_half_closed_connection_waits_for_an_agent_that_stands_still() {
     let at_ms = |ms| Some(Time::from_start(Duration::from_millis(ms)));
-    assert_eq!(closes_at(T0), at_ms(10_500));
-    assert_eq!(closes_at(at(12)), at_ms(21_000), "ten seconds after it was missed");
-    assert_eq!(closes_at(at(100_000)), None);
+    assert_eq!(closes_at(T0, 0), at_ms(12_500));
+    assert_eq!(closes_at(at(12), 0), at_ms(12_500), "it answers in time, and its endpoint is silent");
+    assert_eq!(closes_at(at(14), 0), at_ms(22_500), "ten seconds after it was missed");
+    assert_eq!(closes_at(T0, 3_000), at_ms(22_500), "each answer comes late");
+    assert_eq!(closes_at(at(100_000), 0), None);
 }
 
 #[test]

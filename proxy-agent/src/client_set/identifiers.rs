@@ -47,8 +47,12 @@ pub(crate) fn check(text: &str) -> Result<(), String> {
 /// What is wrong with the values of a valid text that match no target, each kind once.
 pub(crate) fn unmatched(text: &str) -> Vec<String> {
     let useless = pairs(text).flatten().filter_map(|(key, value)| useless(&key, &value));
-    let mut texts: Vec<_> = useless.map(|useless| useless.text).collect();
-    texts.dedup();
+    let mut texts = Vec::new();
+    for Useless { text, .. } in useless {
+        if !texts.contains(&text) {
+            texts.push(text);
+        }
+    }
     texts
 }
 
@@ -141,7 +145,7 @@ mod tests {
             assert!(error.contains("matches no target") && error.ends_with(fix), "{text}: {error}");
             let beside = format!("{text}&host=a");
             check(&beside).unwrap();
-            assert_eq!(unmatched(&beside), [error], "the agent is of use by its name");
+            assert_eq!(unmatched(&beside), [&*error], "the agent is of use by its name");
         }
         for text in [
             "ipv4=localhost",
@@ -155,6 +159,11 @@ mod tests {
         ] {
             check(text).unwrap();
         }
+    }
+
+    #[test]
+    fn each_kind_of_variable_is_told_once() {
+        assert_eq!(unmatched("ipv4=$A&ipv6=&host=$B").len(), 2);
     }
 
     proptest! {

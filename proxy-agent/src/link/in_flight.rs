@@ -14,7 +14,7 @@ const IDLE: Duration = Duration::from_secs(1);
 /// Counts dials and connections. Clones share the count.
 #[derive(Debug, Clone, Default)]
 pub struct InFlight {
-    /// Tells only whether it is zero: telling every change costs a lock for each of eight lists.
+    /// Notifies only of zero and one: each notification locks eight lists.
     count: Arc<watch::Sender<usize>>,
     /// The count of the whole agent, if this is one stream's.
     whole: Option<Arc<watch::Sender<usize>>>,

@@ -21,8 +21,8 @@ use crate::dial::DialFailure;
 use crate::metrics::{ClosedReason, EstablishedGuard, Metrics};
 use crate::server_count::ServerCount;
 
-/// With each of how many such pings a Go agent's packet loop is probed, too: it logs each probe.
-const PINGS_BEFORE_PROBE: u32 = 8;
+/// A Go agent's packet loop is probed only with each of this many pings, because it logs each probe.
+const PINGS_FOR_A_PROBE: u32 = 8;
 /// Commands carried out in one turn; further ones wait, so that payload moves meanwhile.
 const COMMANDS_PER_TURN: usize = 256;
 
@@ -141,7 +141,7 @@ impl ServerLinkHandler {
             let lanes = registration.manager.lanes(registration.id);
             lanes.iter().for_each(|lane| lane.send(Command::Probe));
             self.pings += 1;
-            if self.packet_probe.servers.is_some() || self.pings.is_multiple_of(PINGS_BEFORE_PROBE) {
+            if self.packet_probe.servers.is_some() || self.pings.is_multiple_of(PINGS_FOR_A_PROBE) {
                 self.packet_probe.ask(conns);
             }
         }

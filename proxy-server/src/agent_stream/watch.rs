@@ -5,13 +5,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serve::logs::Peer;
+use serve::logs::{LogLimit, Peer};
 use tokio::sync::watch;
 
 use super::accept::AgentService;
 use super::handle::LinkHandle;
-use crate::backends::LinkId;
-use crate::metrics::Port;
+use crate::backends::{BackendManager, LinkId};
+use crate::metrics::{Metrics, Port};
 
 /// How long two agents have one agent id until they are logged. A Go agent's duplicate connection ends at once.
 const SHARED_ID_AFTER: Duration = Duration::from_secs(10);
@@ -20,36 +20,9 @@ impl AgentService {
     /// Follows the pings of a stream, and logs once if two agents seem to have one id.
     pub(super) async fn watch(self: Arc<Self>, handle: LinkHandle, link: LinkId, agent_id: Arc<str>) {
         let Some(keepalive) = &handle.facts.keepalive else { return };
-        let steered = self.steer(link, keepalive.unresponsive(), &agent_id);
+        let (backends, metrics, toggles) = (&self.backends, &self.metrics, &self.gate.toggles);
+        let steered = steer(backends, metrics, toggles, link, keepalive.unresponsive(), &agent_id);
         tokio::join!(steered, self.report_shared_id(link, &handle, &agent_id));
-    }
-
-    /// Marks an agent stream as unresponsive while it does not answer pings, so that dials go to other streams, such as the
-    /// agent's new one. Its open connections continue.
-    async fn steer(&self, link: LinkId, mut unresponsive: watch::Receiver<bool>, agent_id: &Arc<str>) {
-        // A change before the first `changed` call must count, too.
-        unresponsive.mark_changed();
-        let (mut known, logs) = (false, &self.gate.toggles);
-        while unresponsive.changed().await.is_ok() {
-            let unresponsive = *unresponsive.borrow_and_update();
-            if std::mem::replace(&mut known, unresponsive) == unresponsive {
-                continue;
-            }
-            if unresponsive {
-                // The lanes of one agent count once.
-                if !self.backends.is_lane_silent_beside(link) {
-                    self.metrics.unresponsive.inc();
-                }
-                if let Some(suppressed) = logs.due_for("unresponsive", agent_id) {
-                    tracing::warn!(
-                        agentID = %Peer(agent_id), suppressed, "keepalive ping unanswered, dials go to other agents"
-                    );
-                }
-            } else if let Some(suppressed) = logs.due_for("responsive", agent_id) {
-                tracing::info!(agentID = %Peer(agent_id), suppressed, "keepalive ping answered again");
-            }
-            self.backends.set_unresponsive(link, unresponsive);
-        }
     }
 
     /// Logs a second agent with this id. A duplicate connection has ended by then.
@@ -68,6 +41,41 @@ impl AgentService {
     }
 }
 
+/// Marks an agent stream as unresponsive while it does not answer pings, so that dials go to other streams, such as the agent's new
+/// one. Its open connections continue.
+async fn steer(
+    backends: &BackendManager<LinkHandle>,
+    metrics: &Metrics,
+    logs: &LogLimit,
+    link: LinkId,
+    mut unresponsive: watch::Receiver<bool>,
+    agent_id: &Arc<str>,
+) {
+    // A change before the first `changed` call must count, too.
+    unresponsive.mark_changed();
+    let mut known = false;
+    while unresponsive.changed().await.is_ok() {
+        let unresponsive = *unresponsive.borrow_and_update();
+        if std::mem::replace(&mut known, unresponsive) == unresponsive {
+            continue;
+        }
+        if unresponsive {
+            // The lanes of one agent count once.
+            if !backends.is_lane_silent_beside(link) {
+                metrics.unresponsive.inc();
+            }
+            if let Some(suppressed) = logs.due_for("unresponsive", agent_id) {
+                tracing::warn!(
+                    agentID = %Peer(agent_id), suppressed, "keepalive ping unanswered, dials go to other agents"
+                );
+            }
+        } else if let Some(suppressed) = logs.due_for("responsive", agent_id) {
+            tracing::info!(agentID = %Peer(agent_id), suppressed, "keepalive ping answered again");
+        }
+        backends.set_unresponsive(link, unresponsive);
+    }
+}
+
 /// The address of another agent among streams that are no lanes of `own`. Without different addresses only native agents, which
 /// name their process, are known to be different.
 fn rival_address(rivals: &[LinkHandle], own: &LinkHandle) -> Option<IpAddr> {
@@ -78,8 +86,44 @@ fn rival_address(rivals: &[LinkHandle], own: &LinkHandle) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
+    use serve::logs::{Logs, Options, Severity};
+    use serve::metrics::Registry;
+    use tokio_util::task::AbortOnDropHandle;
+
     use super::*;
     use crate::agent_stream::LinkFacts;
+    use crate::backends::Strategy;
+
+    #[tokio::test(start_paused = true)]
+    async fn agent_that_toggles_is_logged_once_a_minute() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let options = Options {
+            logtostderr: false,
+            stderrthreshold: Severity::Fatal,
+            log_file: Some(path.clone()),
+            ..Options::default()
+        };
+        let (subscriber, file) = Logs::build(&options).unwrap();
+        let _log = tracing::subscriber::set_default(subscriber);
+        let metrics = crate::metrics::register(&mut Registry::default());
+        let backends = BackendManager::new(&[Strategy::Default], metrics.routes.clone());
+        let (state, watched) = watch::channel(false);
+        let counted = metrics.clone();
+        let _steered = AbortOnDropHandle::new(tokio::spawn(async move {
+            steer(&backends, &counted, &LogLimit::default(), LinkId(1), watched, &"a".into()).await;
+        }));
+        for toggle in 0..20 {
+            state.send(toggle % 2 == 0).unwrap();
+            tokio::time::sleep(Duration::from_secs(4)).await;
+        }
+        file.flush(Duration::from_secs(10));
+        let text = std::fs::read_to_string(&path).unwrap();
+        let count = |part: &str| text.matches(part).count();
+        let lines = (count("\"keepalive ping unanswered, "), count("\"keepalive ping answered again"));
+        assert_eq!((metrics.unresponsive.get(), lines), (10, (2, 2)), "{text}");
+        assert!(text.contains("suppressed=7"), "{text}");
+    }
 
     #[test]
     fn only_another_agent_with_the_same_id_is_reported() {

@@ -1,5 +1,6 @@
 //! A watch: a stream of changes, one JSON object per line.
 
+use bytes::BytesMut;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use serde::Deserialize;
@@ -27,7 +28,9 @@ pub enum WatchEvent {
 pub struct Watch {
     body: Incoming,
     /// What was read after the last event.
-    unread: Vec<u8>,
+    unread: BytesMut,
+    /// How many of these bytes contain no end of a line.
+    searched: usize,
     /// Keeps the connection open.
     _connection: Pooled,
 }
@@ -41,7 +44,7 @@ struct Line {
 
 impl Watch {
     pub(super) fn new(body: Incoming, connection: Pooled) -> Self {
-        Self { body, unread: Vec::new(), _connection: connection }
+        Self { body, unread: BytesMut::new(), searched: 0, _connection: connection }
     }
 
     /// The next event; `None` when the API server has ended the watch in order. Has no time-out. Cancel safe.
@@ -51,14 +54,17 @@ impl Watch {
     /// old.
     pub async fn next(&mut self) -> Result<Option<WatchEvent>, ApiError> {
         loop {
-            if let Some(end) = self.unread.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.unread.drain(..=end).collect();
+            let new = self.unread.get(self.searched..).unwrap_or_default();
+            if let Some(end) = new.iter().position(|byte| *byte == b'\n') {
+                let line = self.unread.split_to(self.searched + end + 1);
+                self.searched = 0;
                 match event(&line)? {
                     Some(event) => return Ok(Some(event)),
                     None => continue,
                 }
             }
-            if self.unread.len() >= LINE_LIMIT {
+            self.searched = self.unread.len();
+            if self.searched >= LINE_LIMIT {
                 return Err(ApiError::nonsense("a watch's event is too long"));
             }
             let Some(frame) = self.body.frame().await else { return Ok(None) };
@@ -66,7 +72,7 @@ impl Watch {
                 let text = format!("the Kubernetes API's watch: {error}");
                 ApiError::Unanswered { cause: "unreachable", text }
             })?;
-            self.unread.extend(frame.into_data().into_iter().flatten());
+            self.unread.extend_from_slice(&frame.into_data().unwrap_or_default());
         }
     }
 }

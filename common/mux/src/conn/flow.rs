@@ -24,8 +24,8 @@ const HIGH_BDP: Widening = Widening { smooth: 1, factor: 4 };
 /// itself.)
 const LONG_RTT: u32 = 8;
 
-/// The most bytes that may be read before they are granted again. (At a high RTT a window arrives as one burst. What is read of
-/// it after the last GRANT cannot be sent until the next burst is read: with half a window, half of each window was unused.)
+/// The most bytes that are read before they are granted again. (At a high RTT a window arrives as one burst. Bytes that are read after
+/// its last GRANT are granted only with the next burst: with steps of half a window that was half of each window.)
 const GRANT_STEP: u32 = 512 << 10;
 
 /// After the peer's FIN a GRANT gives no credit. It shows that the local end is slow, not idle, so that the peer keeps
@@ -175,7 +175,8 @@ impl Inflow {
             self.unrested = 0;
             self.rest(half, widest, widening);
         } else if waiting >= u64::from(half) && self.unrested >= self.window {
-            // The local end cannot keep up: a burst of a whole window did not end. Its grant stands, but later grants are smaller.
+            // The local end cannot keep up: it has read a whole window without emptying the queue. Its grant stands, but later grants are
+            // smaller.
             (self.smooth, self.beside, self.unrested) = (0, 0, 0);
             self.window = (self.window / 2).max(self.first);
         }

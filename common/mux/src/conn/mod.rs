@@ -189,7 +189,7 @@ impl<P: Payload> Conn<P> {
 
     /// The wait for the remaining direction of a half-closed connection begins anew.
     pub(crate) fn wait_again(&mut self, now: Time) {
-        self.state.on_activity(now);
+        self.state.wait_again(now);
     }
 
     /// Drops the bytes that wait for the local end.

@@ -52,7 +52,7 @@ pub struct AcceptLoop<S> {
     name: String,
     /// The priority of its sockets; `None` if it may have every descriptor, or makes none.
     priority: Option<Priority>,
-    /// There was a descriptor for the next connection.
+    /// There was a descriptor for the next connection when it was last looked for; others may have taken it since.
     has_room: bool,
     /// The end of the pause, while accepts fail for lack of a resource.
     resumes: Option<Instant>,

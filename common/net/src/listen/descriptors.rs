@@ -56,8 +56,8 @@ impl Priority {
     }
 }
 
-/// The soft limit of open descriptors of this process, `None` if there is none. The kernel is asked once, by the first call after
-/// [`raise_descriptor_limit`].
+/// The soft limit of open descriptors of this process, `None` if there is none. The kernel is asked once, by the first call: that
+/// of [`raise_descriptor_limit`] in programs.
 pub fn descriptor_limit() -> Option<u64> {
     static LIMIT: LazyLock<Option<u64>> = LazyLock::new(|| getrlimit(Resource::Nofile).current);
     *LIMIT
