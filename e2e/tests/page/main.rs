@@ -167,7 +167,7 @@ async fn page_works_without_scripts() -> Result<()> {
         shown().await.ok().filter(|page| page.contains("value=\"node-2\""))
     });
     let filtered = filtered.await?;
-    assert!(filtered.contains(">10.0.0.2<") && !filtered.contains(">10.0.0.3<"));
+    assert!(filtered.contains(">ipv4=10.0.0.2<") && !filtered.contains(">ipv4=10.0.0.3<"));
     assert_eq!(browser.console().await?, Vec::<String>::new());
     Ok(())
 }
