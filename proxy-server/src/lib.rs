@@ -9,6 +9,8 @@ pub mod args;
 pub mod auth;
 pub mod backends;
 pub mod boot;
+#[cfg(test)]
+mod captured_log;
 pub mod dial;
 pub mod frontend;
 pub mod leases;

@@ -242,10 +242,11 @@ impl Side for Server {
     /// The endpoint may be silent because the agent, or the path to it, stands still. So the agent must answer a probe first: what it
     /// sent before the answer is then here. Without an answer in time the wait begins anew, and a later answer counts at its end.
     fn idle<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey) {
-        match link.change(key, |conn| conn.ask(now)).flatten() {
+        let Some(conn) = link.table.get_mut(key) else { return };
+        match conn.state.ask(now) {
             Some(asked) if link.side.answered >= Some(asked) => Self::close(link, now, key, true),
             Some(_) => {
-                link.change(key, |conn| conn.wait_again(now));
+                conn.state.wait_again(now);
                 link.arm(key, Some(now.after(link.limits.half_closed_server)));
             }
             None => {

@@ -86,26 +86,17 @@ fn rival_address(rivals: &[LinkHandle], own: &LinkHandle) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
-    use serve::logs::{Logs, Options, Severity};
     use serve::metrics::Registry;
     use tokio_util::task::AbortOnDropHandle;
 
     use super::*;
     use crate::agent_stream::LinkFacts;
     use crate::backends::Strategy;
+    use crate::captured_log::CapturedLog;
 
     #[tokio::test(start_paused = true)]
     async fn agent_that_toggles_is_logged_once_a_minute() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("log");
-        let options = Options {
-            logtostderr: false,
-            stderrthreshold: Severity::Fatal,
-            log_file: Some(path.clone()),
-            ..Options::default()
-        };
-        let (subscriber, file) = Logs::build(&options).unwrap();
-        let _log = tracing::subscriber::set_default(subscriber);
+        let log = CapturedLog::new();
         let metrics = crate::metrics::register(&mut Registry::default());
         let backends = BackendManager::new(&[Strategy::Default], metrics.routes.clone());
         let (state, watched) = watch::channel(false);
@@ -117,8 +108,7 @@ mod tests {
             state.send(toggle % 2 == 0).unwrap();
             tokio::time::sleep(Duration::from_secs(4)).await;
         }
-        file.flush(Duration::from_secs(10));
-        let text = std::fs::read_to_string(&path).unwrap();
+        let text = log.text();
         let count = |part: &str| text.matches(part).count();
         let lines = (count("\"keepalive ping unanswered, "), count("\"keepalive ping answered again"));
         assert_eq!((metrics.unresponsive.get(), lines), (10, (2, 2)), "{text}");

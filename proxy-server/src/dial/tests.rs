@@ -1,7 +1,6 @@
 //! Dials over scripted links, in paused time.
 
 use parking_lot::Mutex;
-use serve::logs::{Logs, Options, Severity};
 use serve::metrics::{Exposition, Registry};
 
 use super::*;
@@ -9,6 +8,7 @@ use crate::agent_stream::testing::Command;
 use crate::backends::{
     Backend, Identifiers, OutlierMetrics, Registration, Selection, Strategy, keep_sweeping,
 };
+use crate::captured_log::CapturedLog;
 use crate::limits::MAX_PENDING_DIALS;
 use crate::metrics::Metrics;
 
@@ -369,16 +369,7 @@ async fn connections_are_limited_until_they_end() {
 
 #[tokio::test(start_paused = true)]
 async fn dials_that_a_limit_refuses_are_logged_once_a_minute() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("log");
-    let options = Options {
-        logtostderr: false,
-        stderrthreshold: Severity::Fatal,
-        log_file: Some(path.clone()),
-        ..Options::default()
-    };
-    let (subscriber, file) = Logs::build(&options).unwrap();
-    let _log = tracing::subscriber::set_default(subscriber);
+    let log = CapturedLog::new();
     let full = bench(SOON, Budget::new(9, 0), &[Script::Open(SOON)]);
     let busy = bench(SOON, Budget::new(0, 9), &[Script::Open(SOON)]);
     for _ in 0..70 {
@@ -386,8 +377,7 @@ async fn dials_that_a_limit_refuses_are_logged_once_a_minute() {
         assert_eq!(busy.dial().await.unwrap_err(), DialFailure::SendFailed);
         tokio::time::sleep(Duration::from_secs(1) - SOON).await;
     }
-    file.flush(Duration::from_secs(10));
-    let text = std::fs::read_to_string(&path).unwrap();
+    let text = log.text();
     for failure in [DialFailure::Full, DialFailure::SendFailed] {
         let error = format!("\"DIAL_REQ to Backend failed\" err=\"{failure}\"");
         let lines: Vec<_> = text.lines().filter(|line| line.contains(&error)).collect();

@@ -182,16 +182,6 @@ impl<P: Payload> Conn<P> {
         }
     }
 
-    /// The peer of an idle, half-closed connection is asked whether it stands still. Returns when it was asked before.
-    pub(crate) fn ask(&mut self, now: Time) -> Option<Time> {
-        self.state.ask(now)
-    }
-
-    /// The wait for the remaining direction of a half-closed connection begins anew.
-    pub(crate) fn wait_again(&mut self, now: Time) {
-        self.state.wait_again(now);
-    }
-
     /// Drops the bytes that wait for the local end.
     pub(crate) fn drop_recv(&mut self) {
         self.recv.clear();

@@ -326,14 +326,14 @@ impl State {
     }
 
     /// The wait for the peer begins anew. Whether it was asked stays known.
-    pub(super) fn wait_again(&mut self, now: Time) {
+    pub(crate) fn wait_again(&mut self, now: Time) {
         if let Inner::Open { local: Local::FinSent { last_activity, .. }, .. } = &mut self.inner {
             *last_activity = now;
         }
     }
 
     /// The idle peer is asked whether it stands still. Returns when it was asked before.
-    pub(super) fn ask(&mut self, now: Time) -> Option<Time> {
+    pub(crate) fn ask(&mut self, now: Time) -> Option<Time> {
         let Inner::Open { local: Local::FinSent { asked, .. }, .. } = &mut self.inner else { return None };
         asked.replace(asked.unwrap_or(now))
     }
