@@ -79,7 +79,12 @@ impl<'a> Certificate<'a> {
 
     /// True if this certificate names `issuer` as its issuer.
     pub(super) fn names_issuer(&self, issuer: &Certificate<'_>) -> bool {
-        self.parsed.issuer().as_raw() == issuer.parsed.subject().as_raw()
+        self.parsed.issuer().as_raw() == issuer.raw_subject()
+    }
+
+    /// The subject's name as the certificate encodes it.
+    pub(super) fn raw_subject(&self) -> &[u8] {
+        self.parsed.subject().as_raw()
     }
 
     /// The issuer's name, for an error.
@@ -94,8 +99,7 @@ impl<'a> Certificate<'a> {
 
     /// True if both are the same entity: same name, same key.
     pub(super) fn same_entity(&self, other: &Certificate<'_>) -> bool {
-        self.parsed.subject().as_raw() == other.parsed.subject().as_raw()
-            && self.public_key_info() == other.public_key_info()
+        self.raw_subject() == other.raw_subject() && self.public_key_info() == other.public_key_info()
     }
 
     /// True if `issuer`'s key made this certificate's signature.

@@ -23,9 +23,12 @@ use super::certificate::{Certificate, Purpose};
 use super::{LegacyPki, LegacyPkiObserver, Report, ignore_legacy_pki};
 use crate::tls::{HandshakeError, TlsError, shared_provider};
 
-/// The most certificates of a client besides its own. Each may cost a check of a signature, and anybody may send them: 150 cost
+/// The most certificates of a peer besides its own. Each may cost a check of a signature, and anybody may send them: 150 cost
 /// 12 ms of the handshakes' thread.
 const MOST_INTERMEDIATES: usize = 8;
+/// The most of them with one subject: a cross-signed authority has two certificates. webpki tries every order of certificates
+/// whose names fit before it checks a signature.
+const MOST_OF_A_NAME: usize = 2;
 
 tokio::task_local! {
     /// The issuer that a peer's certificate names, and the trusted authorities, if the handshake fails for them: an error of
@@ -142,10 +145,7 @@ impl ClientCertVerifier for ClientCerts {
         presented: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        if presented.len() > MOST_INTERMEDIATES {
-            let text = format!("the client sent more than {MOST_INTERMEDIATES} intermediate certificates");
-            return Err(Error::General(text));
-        }
+        limited(presented)?;
         let verdict = self.webpki.verify_client_cert(leaf, presented, now).map(drop);
         self.judge(verdict, leaf, presented, now, || Ok(()))?;
         Ok(ClientCertVerified::assertion())
@@ -164,6 +164,7 @@ impl ServerCertVerifier for ServerCerts {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         let Some(webpki) = &self.webpki else { return Ok(ServerCertVerified::assertion()) };
+        limited(presented)?;
         let right_name = || match Certificate::parse(leaf) {
             Some(parsed) if parsed.is_for(name) => Ok(()),
             _ => Err(CertificateError::NotValidForName.into()),
@@ -235,6 +236,24 @@ impl<V> Verifier<V> {
         let Some(key) = unread_key(&verdict, cert)? else { return verdict };
         verify_tls13_signature_with_raw_key(message, &key, signed, algorithms)
     }
+}
+
+/// Refuses more intermediate certificates than a search for their authority may cost.
+fn limited(presented: &[CertificateDer<'_>]) -> Result<(), Error> {
+    if presented.len() > MOST_INTERMEDIATES {
+        let text = format!("the peer sent more than {MOST_INTERMEDIATES} intermediate certificates");
+        return Err(Error::General(text));
+    }
+    let parsed: Vec<_> = presented.iter().map(Certificate::parse).collect();
+    let subjects: Vec<_> =
+        parsed.iter().map(|certificate| certificate.as_ref().map(Certificate::raw_subject)).collect();
+    let namesakes = |subject| subjects.iter().filter(|other| *other == subject).count();
+    if subjects.iter().any(|subject| namesakes(subject) > MOST_OF_A_NAME) {
+        let text =
+            format!("the peer sent more than {MOST_OF_A_NAME} intermediate certificates with one subject");
+        return Err(Error::General(text));
+    }
+    Ok(())
 }
 
 /// The certificate's key if webpki could not read the certificate; `None` if webpki's verdict counts.
