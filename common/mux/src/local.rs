@@ -109,8 +109,8 @@ impl<S: Side, P: Payload> Link<S, P> {
         self.end_source(now, key, SourceEnd::Failed(text));
     }
 
-    /// The local end has gone and left bytes that cannot be read for lack of credit. They are still sent, within the
-    /// limits of a flush.
+    /// The local end has gone, or has only ended, and left bytes that cannot be read for lack of credit. They are still sent, until
+    /// the peer takes none for [`Limits::credit_stall`](crate::Limits::credit_stall).
     pub fn local_closed(&mut self, now: Time, key: ConnKey) {
         if let Some(conn) = self.table.get_mut(key)
             && conn.state.depart(now)

@@ -77,7 +77,7 @@ impl State {
 
     /// When the unread bytes of a local end that has gone are given up.
     pub(crate) fn departed_due(&self, limits: &Limits) -> Option<Time> {
-        Some(due(self.departed()?, limits.credit_stall, limits))
+        Some(self.departed()?.after(limits.credit_stall))
     }
 
     /// How a flush ends: with this failure or with the cause of the close. None without a flush.
@@ -93,12 +93,8 @@ impl Flush {
         if self.patient {
             self.deadline.progress.after(limits.half_closed_agent)
         } else {
-            due(self.deadline, limits.flush_stall, limits)
+            let Deadline { since, progress } = self.deadline;
+            progress.after(limits.flush_stall).min(since.after(limits.flush_max))
         }
     }
-}
-
-/// When a wait is given up that may make no progress for `stall`.
-fn due(deadline: Deadline, stall: Duration, limits: &Limits) -> Time {
-    deadline.progress.after(stall).min(deadline.since.after(limits.flush_max))
 }

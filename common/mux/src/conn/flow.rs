@@ -28,10 +28,6 @@ const LONG_RTT: u32 = 8;
 /// its last GRANT are granted only with the next burst: with steps of half a window that was half of each window.)
 const GRANT_STEP: u32 = 512 << 10;
 
-/// After the peer's FIN a GRANT gives no credit. It shows that the local end is slow, not idle, so that the peer keeps
-/// waiting for the answer. It is sent each time the local end has read this many bytes, and when it has read them all.
-const KEEPALIVE_STEP: u32 = 64 << 10;
-
 /// How windows may grow now: the same for all connections of a link.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Growth {
@@ -207,12 +203,11 @@ impl Inflow {
         self.received >= self.granted && self.received > self.taken
     }
 
-    /// Whether a GRANT is due: for half a window, at most [`GRANT_STEP`], or, after the peer's FIN, to show progress.
+    /// Whether a GRANT is due: for half a window, at most [`GRANT_STEP`]. After the peer's FIN it gives no credit, and is due for any
+    /// bytes: it shows that the local end is slow, not idle, so that the peer keeps waiting for the answer.
     fn due(&self, finished: bool) -> bool {
-        let step = (self.window / 2).clamp(1, if finished { KEEPALIVE_STEP } else { GRANT_STEP });
-        let goal = self.goal();
-        goal >= self.granted + u64::from(step)
-            || (finished && self.taken == self.received && goal > self.granted)
+        let step = if finished { 1 } else { (self.window / 2).clamp(1, GRANT_STEP) };
+        self.goal() >= self.granted + u64::from(step)
     }
 
     /// Lists the connection if a GRANT is due. Returns true if it was not listed before.

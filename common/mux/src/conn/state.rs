@@ -51,7 +51,7 @@ enum Local {
     Sending,
     /// The local end has gone and its unread bytes lack credit. They are still sent; progress means that bytes were
     /// sent.
-    Departed(Deadline),
+    Departed(Time),
     /// Writes to the local end fail for this reason. Its bytes are still sent.
     WriteFailed(String),
     /// The source has ended. The link closes the connection or sends FIN.
@@ -200,10 +200,10 @@ impl State {
         }
     }
 
-    /// Since when the local end has gone and its bytes lack credit.
-    pub(super) fn departed(&self) -> Option<Deadline> {
+    /// When the local end went, or bytes that it left were last sent.
+    pub(super) fn departed(&self) -> Option<Time> {
         match &self.inner {
-            Inner::Open { local: Local::Departed(deadline), .. } => Some(*deadline),
+            Inner::Open { local: Local::Departed(progress), .. } => Some(*progress),
             _ => None,
         }
     }
@@ -304,7 +304,7 @@ impl State {
     pub(crate) fn depart(&mut self, now: Time) -> bool {
         match &mut self.inner {
             Inner::Open { local: local @ Local::Sending, .. } => {
-                *local = Local::Departed(Deadline::begin(now));
+                *local = Local::Departed(now);
                 true
             }
             _ => false,
@@ -313,8 +313,8 @@ impl State {
 
     /// Bytes of the source were sent.
     pub(super) fn on_sent(&mut self, now: Time) {
-        if let Inner::Open { local: Local::Departed(deadline), .. } = &mut self.inner {
-            deadline.progress = now;
+        if let Inner::Open { local: Local::Departed(progress), .. } = &mut self.inner {
+            *progress = now;
         }
     }
 
