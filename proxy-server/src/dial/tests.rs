@@ -159,8 +159,10 @@ async fn a_failure_of_the_agents_own_is_tried_once_on_another_agent() {
         "dial tcp 1.2.3.4:9: connect: no route to host",
         "dial tcp 1.2.3.4:9: connect: network is unreachable",
         "dial tcp: lookup nowhere on 10.0.0.10:53: no such host",
+        "dial tcp: lookup a.b on 10.0.0.10:53: read udp 10.0.0.1:9->10.0.0.10:53: read: connection refused",
         "dial tcp 1.2.3.4:9: socket: too many open files",
     ] {
+        assert!(!DialFailure::refused(text).is_the_endpoints(), "{text}");
         let own = Script::Fail(SOON, DialFailure::refused(text));
         let saved = bench(Duration::ZERO, many(), &[own.clone(), Script::Open(SOON)]);
         assert_eq!(saved.dialed_by().await, "b", "{text}");
