@@ -124,6 +124,22 @@ async fn invented_ids_do_not_displace_old_or_used_ones_from_the_metric() {
     assert!(text.contains("agent_id=\"node-1\"") && text.contains("agent_id=\"node-2\""), "{text}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_ejected_agent_that_answers_serves_before_one_that_does_not() {
+    let manager = manager(&[Strategy::Default]);
+    let (alive, dead) = (join(&manager, "alive", ""), join(&manager, "dead", ""));
+    fail(&alive);
+    assert_eq!(sweep(&manager), 1);
+    let mut waiting = pin!(manager.until_another_is_better(dead.id, ""));
+    let mut poll = || waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
+    assert!(!poll());
+    manager.set_unresponsive(dead.id, true);
+    assert!(poll(), "a dial that waits for the dead one moves");
+    assert!((0..64).all(|_| manager.choose("", &[]).unwrap().link == alive.id));
+    manager.set_unresponsive(alive.id, true);
+    assert!(manager.choose("", &[]).is_some(), "one that does not answer is the last resort");
+}
+
 /// A balancer's restart makes all streams unresponsive, and then all agents return.
 #[tokio::test(start_paused = true)]
 async fn many_changes_wake_a_waiting_dial_rarely() {

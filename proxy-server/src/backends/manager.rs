@@ -195,9 +195,8 @@ impl<L: Clone> BackendManager<L> {
     /// The number of agents without a ready stream.
     pub(crate) fn leaving_agents(&self) -> usize {
         let state = self.shared.state.read();
-        let is_leaving =
-            |id: &LinkId| state.links.get(id).is_some_and(|link| link.health() == Health::Leaving);
-        state.agents.values().filter(|agent| agent.streams.iter().all(is_leaving)).count()
+        let is_ready = |id: &LinkId| state.links.get(id).is_some_and(|link| link.health() == Health::Ready);
+        state.agents.values().filter(|agent| !agent.streams.iter().any(is_ready)).count()
     }
 
     /// The streams whose handle is `wanted`, in the order of their agents' ids.
@@ -315,7 +314,11 @@ impl<L> Shared<L> {
 
 impl<L> Link<L> {
     fn health(&self) -> Health {
-        if self.draining || self.ejected || self.is_unresponsive() { Health::Leaving } else { Health::Ready }
+        match (self.is_unresponsive(), self.draining || self.ejected) {
+            (true, _) => Health::Silent,
+            (false, true) => Health::Leaving,
+            (false, false) => Health::Ready,
+        }
     }
 
     fn is_unresponsive(&self) -> bool {
