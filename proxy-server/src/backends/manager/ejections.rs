@@ -160,10 +160,9 @@ impl<L: Clone> BackendManager<L> {
 
     /// The ejected agents, each with the rest of its time, by name.
     pub fn ejected(&self, now: Instant) -> Vec<(Arc<str>, Duration)> {
-        let state = self.shared.state.read();
-        let agents = state.agents.iter();
+        let agents = self.agents().into_iter();
         let mut ejected: Vec<_> =
-            agents.filter_map(|(id, agent)| Some((Arc::clone(id), agent.stats.ejected_for(now)?))).collect();
+            agents.filter_map(|agent| Some((agent.id, agent.stats.ejected_for(now)?))).collect();
         ejected.sort_unstable();
         ejected
     }
