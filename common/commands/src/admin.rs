@@ -71,7 +71,7 @@ impl Admin {
         })
     }
 
-    /// The document with the whole of one list, read page by page. `query` may have more conditions.
+    /// The document with the whole of one list, read page by page up to one that is incomplete. `query` may have more conditions.
     pub(crate) async fn whole(&self, list: List, query: &str) -> Result<Status, Exit> {
         let name = list.name(self.program == Program::Agent.name());
         let page = async |offset: usize| {
@@ -79,17 +79,15 @@ impl Admin {
         };
         let mut all = page(0).await?;
         let mut offset = MAX_LIMIT;
-        loop {
-            let before = all.agents.len() + all.servers.len() + all.connections.len();
-            if before < offset {
-                return Ok(all);
-            }
+        while !all.incomplete && all.agents.len() + all.servers.len() + all.connections.len() >= offset {
             let next = page(offset).await?;
+            all.incomplete = next.incomplete;
             all.agents.extend(next.agents);
             all.servers.extend(next.servers);
             all.connections.extend(next.connections);
             offset += MAX_LIMIT;
         }
+        Ok(all)
     }
 
     /// Sends a request; returns the status and the body of its answer.
@@ -166,7 +164,7 @@ pub(crate) fn escaped(value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::AsyncWriteExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
     use tokio::time::sleep;
 
@@ -187,6 +185,40 @@ mod tests {
         Admin::new(Program::Agent, AdminFlags { admin_address })
             .send(Method::GET, "/statusz", Bytes::new())
             .await
+    }
+
+    /// A page of connections.
+    fn page(rows: usize, incomplete: bool) -> Status {
+        Status { connections: vec![status::Connection::default(); rows], incomplete, ..Status::default() }
+    }
+
+    #[tokio::test]
+    async fn list_ends_with_an_incomplete_page_and_says_so() {
+        let full = || page(MAX_LIMIT, false);
+        for (pages, rows, incomplete) in [
+            (vec![full(), full(), page(7, false)], 2 * MAX_LIMIT + 7, false),
+            (vec![full(), full(), page(7, true)], 2 * MAX_LIMIT + 7, true),
+            (vec![full(), page(MAX_LIMIT, true), full()], 2 * MAX_LIMIT, true),
+            (vec![page(7, true), full()], 7, true),
+        ] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let admin_address = listener.local_addr().unwrap().to_string();
+            let server = tokio::spawn(async move {
+                for page in pages {
+                    let (mut stream, _) = listener.accept().await.unwrap();
+                    assert!(stream.read(&mut [0; 1 << 10]).await.unwrap() > 0, "the request");
+                    let body = serde_json::to_string(&page).unwrap();
+                    let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+                    stream.write_all(answer.as_bytes()).await.unwrap();
+                    stream.shutdown().await.unwrap();
+                    let _ = stream.read_to_end(&mut Vec::new()).await;
+                }
+            });
+            let admin = Admin::new(Program::Agent, AdminFlags { admin_address });
+            let all = admin.whole(List::Connections, "").await.unwrap();
+            assert_eq!((all.connections.len(), all.incomplete), (rows, incomplete));
+            server.abort();
+        }
     }
 
     #[tokio::test(start_paused = true)]
