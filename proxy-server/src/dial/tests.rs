@@ -435,3 +435,17 @@ async fn a_dial_waits_for_an_agent_that_ceases_to_answer_while_there_is_no_other
     let (agent, _third) = tokio::join!(both.dialed_by(), third);
     assert_eq!(agent, "c");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_dial_that_meets_a_full_agent_moves_once_there_is_room() {
+    let bench = bench(Duration::ZERO, Budget::new(9, 2), &[Script::Silent, Script::Open(SOON)]);
+    let held = bench.dialer.reserve(bench.dialer.backends.choose("node", &[]).unwrap()).unwrap();
+    let room = async {
+        first_falls_silent(&bench, SOON).await;
+        tokio::time::sleep(100 * SOON).await;
+        assert_eq!(bench.world.sent.lock().len(), 1, "there is no slot for a second dial");
+        drop(held);
+    };
+    let (agent, ()) = tokio::join!(bench.dialed_by(), room);
+    assert_eq!(agent, "b");
+}
