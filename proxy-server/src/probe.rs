@@ -69,7 +69,7 @@ async fn through(
     let stop = CancellationToken::new();
     // Ends when the socket is attached to its link or closed.
     tokio::spawn(async move { frontend.serve_socket(socket, "probe".into(), &stop).await });
-    Ok(stages(Box::new(client), Protocol::HttpConnect, (target, then), async |_| {}).await)
+    Ok(stages(Box::new(client), Protocol::HttpConnect, (target, then), async || {}).await)
 }
 
 #[cfg(test)]

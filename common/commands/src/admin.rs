@@ -15,12 +15,13 @@ use status::{COMMAND_HEADER, List, MAX_LIMIT, Status};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::probe::LIMIT;
 use crate::{Program, not_asked};
 
 /// The longest silence before the answer and within it. A page of a list takes 50 ms, or 2 s if a stream does not answer.
 const SILENCE: Duration = Duration::from_secs(10);
-/// The same before the answer to a probe, which comes after the dial.
-const PROBE: Duration = Duration::from_secs(60);
+/// The same before the answer to a probe, which comes after the dial and what follows it.
+const PROBE: Duration = Duration::from_secs(2 * LIMIT.as_secs() + 5);
 
 flags::flags! {
     /// Where the process is asked.
@@ -71,7 +72,7 @@ impl Admin {
         })
     }
 
-    /// The document with the whole of one list, read page by page. `query` may have more conditions.
+    /// The document with the whole of one list, read page by page up to one that is incomplete. `query` may have more conditions.
     pub(crate) async fn whole(&self, list: List, query: &str) -> Result<Status, Exit> {
         let name = list.name(self.program == Program::Agent.name());
         let page = async |offset: usize| {
@@ -79,17 +80,15 @@ impl Admin {
         };
         let mut all = page(0).await?;
         let mut offset = MAX_LIMIT;
-        loop {
-            let before = all.agents.len() + all.servers.len() + all.connections.len();
-            if before < offset {
-                return Ok(all);
-            }
+        while !all.incomplete && all.agents.len() + all.servers.len() + all.connections.len() >= offset {
             let next = page(offset).await?;
+            all.incomplete = next.incomplete;
             all.agents.extend(next.agents);
             all.servers.extend(next.servers);
             all.connections.extend(next.connections);
             offset += MAX_LIMIT;
         }
+        Ok(all)
     }
 
     /// Sends a request; returns the status and the body of its answer.
@@ -166,37 +165,81 @@ pub(crate) fn escaped(value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::AsyncWriteExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
     use tokio::time::sleep;
 
     use super::*;
 
-    /// Asks a program that writes `pieces`, each 4 s after the one before, and then nothing.
-    async fn ask(pieces: &'static [&'static str]) -> Result<(StatusCode, Bytes), Exit> {
+    /// Asks a program that writes `pieces`, each after a pause of this many seconds, and then nothing.
+    async fn ask(
+        method: Method,
+        pause: u64,
+        pieces: &'static [&'static str],
+    ) -> Result<(StatusCode, Bytes), Exit> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let admin_address = listener.local_addr().unwrap().to_string();
         tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
             for piece in pieces {
-                sleep(Duration::from_secs(4)).await;
+                sleep(Duration::from_secs(pause)).await;
                 stream.write_all(piece.as_bytes()).await.unwrap();
             }
             std::future::pending::<()>().await;
         });
-        Admin::new(Program::Agent, AdminFlags { admin_address })
-            .send(Method::GET, "/statusz", Bytes::new())
-            .await
+        Admin::new(Program::Agent, AdminFlags { admin_address }).send(method, "/statusz", Bytes::new()).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn probe_is_awaited_for_both_of_its_stages() {
+        const ANSWER: &str = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+        assert!(ask(Method::POST, 2 * LIMIT.as_secs(), &[ANSWER]).await.is_ok());
+        let error = ask(Method::POST, 2 * LIMIT.as_secs() + 10, &[ANSWER]).await.unwrap_err();
+        assert!(error.stderr.contains(": no answer within 85 s: is it running"), "{}", error.stderr);
+    }
+
+    /// A page of connections.
+    fn page(rows: usize, incomplete: bool) -> Status {
+        Status { connections: vec![status::Connection::default(); rows], incomplete, ..Status::default() }
+    }
+
+    #[tokio::test]
+    async fn list_ends_with_an_incomplete_page_and_says_so() {
+        let full = || page(MAX_LIMIT, false);
+        for (pages, rows, incomplete) in [
+            (vec![full(), full(), page(7, false)], 2 * MAX_LIMIT + 7, false),
+            (vec![full(), full(), page(7, true)], 2 * MAX_LIMIT + 7, true),
+            (vec![full(), page(MAX_LIMIT, true), full()], 2 * MAX_LIMIT, true),
+            (vec![page(7, true), full()], 7, true),
+        ] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let admin_address = listener.local_addr().unwrap().to_string();
+            let server = tokio::spawn(async move {
+                for page in pages {
+                    let (mut stream, _) = listener.accept().await.unwrap();
+                    assert!(stream.read(&mut [0; 1 << 10]).await.unwrap() > 0, "the request");
+                    let body = serde_json::to_string(&page).unwrap();
+                    let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+                    stream.write_all(answer.as_bytes()).await.unwrap();
+                    stream.shutdown().await.unwrap();
+                    let _ = stream.read_to_end(&mut Vec::new()).await;
+                }
+            });
+            let admin = Admin::new(Program::Agent, AdminFlags { admin_address });
+            let all = admin.whole(List::Connections, "").await.unwrap();
+            assert_eq!((all.connections.len(), all.incomplete), (rows, incomplete));
+            server.abort();
+        }
     }
 
     #[tokio::test(start_paused = true)]
     async fn silent_program_is_given_up_after_10_s_and_a_slow_one_is_not() {
         const ANSWER: [&str; 4] = ["HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n", "1", "2", "3"];
         for pieces in [&[], &ANSWER[..1], &ANSWER[..3]] {
-            let error = ask(pieces).await.unwrap_err();
+            let error = ask(Method::GET, 4, pieces).await.unwrap_err();
             assert!(error.stderr.contains(": no answer within 10 s: is it running"), "{}", error.stderr);
             assert_eq!((error.code, error.stderr.lines().count()), (2, 1));
         }
-        assert_eq!(ask(&ANSWER).await, Ok((StatusCode::OK, "123".into())));
+        assert_eq!(ask(Method::GET, 4, &ANSWER).await, Ok((StatusCode::OK, "123".into())));
     }
 }

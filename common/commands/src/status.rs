@@ -16,6 +16,9 @@ use crate::{Program, not_asked, read};
 const ABOUT: &str = "shows what the running program knows: its health, or one list. \
     Exit status 0: healthy; 1: not ready; 2: it cannot be asked.";
 
+/// The line below an incomplete list of connections.
+const MISSING: &str = "connections are missing, because a stream did not answer within 2 s\n";
+
 /// Failures that the overview shows.
 const LAST: usize = 5;
 
@@ -88,7 +91,7 @@ fn body(status: &Status, list: &str) -> String {
         "certificates" => Table::of(Certificate::COLUMNS, status.certificates_by_expiry(), status),
         _ => return overview(status),
     };
-    table.to_string()
+    table.to_string() + if status.incomplete && list == "connections" { MISSING } else { "" }
 }
 
 fn overview(status: &Status) -> String {
@@ -312,6 +315,8 @@ mod tests {
         ] {
             assert_eq!(body(&status, list), text, "{list}");
         }
+        status.incomplete = true;
+        assert_eq!(body(&status, "connections"), connections.to_owned() + MISSING);
         let text = body(&status, "");
         assert!(
             text.contains("\nchanged certificate files of agents cannot be used: no END line\n"),

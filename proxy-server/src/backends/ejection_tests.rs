@@ -124,6 +124,33 @@ async fn invented_ids_do_not_displace_old_or_used_ones_from_the_metric() {
     assert!(text.contains("agent_id=\"node-1\"") && text.contains("agent_id=\"node-2\""), "{text}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_ejected_agent_that_answers_serves_before_one_that_does_not() {
+    let manager = manager(&[Strategy::Default]);
+    let (alive, dead) = (join(&manager, "alive", ""), join(&manager, "dead", ""));
+    fail(&alive);
+    assert_eq!(sweep(&manager), 1);
+    let mut waiting = pin!(manager.until_another_is_better(dead.id, ""));
+    let mut poll = || waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
+    assert!(!poll());
+    manager.set_unresponsive(dead.id, true);
+    assert!(poll(), "a dial that waits for the dead one moves");
+    assert!((0..64).all(|_| manager.choose("", &[]).unwrap().link == alive.id));
+    manager.set_unresponsive(alive.id, true);
+    assert!(manager.choose("", &[]).is_some(), "one that does not answer is the last resort");
+}
+
+#[tokio::test(start_paused = true)]
+async fn agents_that_cannot_serve_are_not_half_of_those_that_can_be_ejected() {
+    let manager = manager(&[Strategy::Default]);
+    let agents = ["a", "b", "dead", "draining"].map(|agent| join(&manager, agent, ""));
+    manager.set_unresponsive(agents[2].id, true);
+    manager.set_draining(agents[3].id);
+    agents.iter().take(2).for_each(fail);
+    assert_eq!(sweep(&manager), 1);
+    assert_eq!(sweep(&manager), 0, "an ejected agent counts as one that can serve");
+}
+
 /// A balancer's restart makes all streams unresponsive, and then all agents return.
 #[tokio::test(start_paused = true)]
 async fn many_changes_wake_a_waiting_dial_rarely() {

@@ -150,7 +150,9 @@ mod tests {
         manager.set_draining(lanes[1].id);
         assert_eq!(chosen(), 1, "bulk is better than a lane that drains");
         manager.set_draining(lanes[0].id);
-        assert_eq!(chosen(), 3, "all are leaving");
+        assert_eq!(chosen(), 2, "a lane that drains is better than one that does not answer");
+        lanes.iter().for_each(|lane| manager.set_unresponsive(lane.id, true));
+        assert_eq!(chosen(), 3, "none answers");
         drop(open);
     }
 

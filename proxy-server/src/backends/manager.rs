@@ -7,7 +7,7 @@ mod lanes;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use parking_lot::{RwLock, RwLockWriteGuard};
+use parking_lot::RwLock;
 use serve::logs::{LogLimit, Peer};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -32,7 +32,7 @@ pub struct BackendManager<L> {
 struct Shared<L> {
     selection: Selection,
     state: RwLock<State<L>>,
-    /// While a stream is unresponsive: a stream was registered, or one has become (un)responsive.
+    /// A stream was registered, or the health of one has changed.
     changed: Notify,
     metrics: RouteMetrics,
     logs: LogLimit,
@@ -45,8 +45,6 @@ struct State<L> {
     /// Agents without a stream that were ejected when they left: reconnecting ends no ejection.
     departed: HashMap<Arc<str>, AgentStats>,
     tables: Vec<Table>,
-    /// The number of unresponsive streams.
-    unresponsive: usize,
 }
 
 struct Link<L> {
@@ -60,7 +58,7 @@ struct Link<L> {
     stuck: bool,
     /// The agent is ejected.
     ejected: bool,
-    /// The stream has become (un)responsive.
+    /// The health of the stream has changed.
     turned: Arc<Notify>,
 }
 
@@ -110,7 +108,7 @@ impl<L: Clone> BackendManager<L> {
             }
         }
         let (links, agents, departed) = (HashMap::new(), HashMap::new(), HashMap::new());
-        let state = RwLock::new(State { last_id: 0, links, agents, departed, tables, unresponsive: 0 });
+        let state = RwLock::new(State { last_id: 0, links, agents, departed, tables });
         let (changed, logs) = (Notify::new(), LogLimit::default());
         Self { shared: Arc::new(Shared { selection, state, changed, metrics, logs }) }
     }
@@ -151,7 +149,9 @@ impl<L: Clone> BackendManager<L> {
         };
         self.shared.update(&mut state.tables, &link.backend, id, Some(link.health()));
         state.links.insert(id, link);
-        self.shared.wake_dials(state);
+        // The dials read the tables.
+        drop(state);
+        self.shared.changed.notify_waiters();
         Ok(Registration { manager: self.clone(), id, stats, lane })
     }
 
@@ -194,10 +194,7 @@ impl<L: Clone> BackendManager<L> {
 
     /// The number of agents without a ready stream.
     pub(crate) fn leaving_agents(&self) -> usize {
-        let state = self.shared.state.read();
-        let is_leaving =
-            |id: &LinkId| state.links.get(id).is_some_and(|link| link.health() == Health::Leaving);
-        state.agents.values().filter(|agent| agent.streams.iter().all(is_leaving)).count()
+        self.agents().iter().filter(|agent| !agent.ready).count()
     }
 
     /// The streams whose handle is `wanted`, in the order of their agents' ids.
@@ -255,27 +252,24 @@ impl<L: Clone> BackendManager<L> {
 
     fn change(&self, id: LinkId, change: impl FnOnce(&mut Link<L>)) {
         let mut state = self.shared.state.write();
-        let State { links, tables, unresponsive, .. } = &mut *state;
+        let State { links, tables, .. } = &mut *state;
         let Some(link) = links.get_mut(&id) else { return };
-        let before = (link.health(), link.is_unresponsive());
+        let before = link.health();
         change(link);
-        let Backend { agent_id, identifiers, .. } = &link.backend;
-        if link.health() != before.0 {
-            for table in tables {
-                table.set(agent_id, identifiers, id, Some(link.health()));
-            }
+        if link.health() == before {
+            return;
         }
-        if link.is_unresponsive() != before.1 {
-            *unresponsive = if link.is_unresponsive() { *unresponsive + 1 } else { *unresponsive - 1 };
-            link.turned.notify_waiters();
-            self.shared.wake_dials(state);
+        for table in tables {
+            table.set(&link.backend.agent_id, &link.backend.identifiers, id, Some(link.health()));
         }
+        link.turned.notify_waiters();
+        drop(state);
+        self.shared.changed.notify_waiters();
     }
 
     fn unregister(&self, id: LinkId) {
         let mut state = self.shared.state.write();
         let Some(link) = state.links.remove(&id) else { return };
-        state.unresponsive -= usize::from(link.is_unresponsive());
         let agent_id = &link.backend.agent_id;
         self.shared.update(&mut state.tables, &link.backend, id, None);
         if let Some(agent) = state.agents.get_mut(agent_id) {
@@ -301,21 +295,15 @@ impl<L> Shared<L> {
             }
         }
     }
-
-    /// Wakes the dials that may have a better stream now: only a dial on an unresponsive stream looks for one.
-    fn wake_dials(&self, state: RwLockWriteGuard<'_, State<L>>) {
-        let unresponsive = state.unresponsive;
-        // The dials read the tables.
-        drop(state);
-        if unresponsive > 0 {
-            self.changed.notify_waiters();
-        }
-    }
 }
 
 impl<L> Link<L> {
     fn health(&self) -> Health {
-        if self.draining || self.ejected || self.is_unresponsive() { Health::Leaving } else { Health::Ready }
+        match (self.is_unresponsive(), self.draining || self.ejected) {
+            (true, _) => Health::Silent,
+            (false, true) => Health::Leaving,
+            (false, false) => Health::Ready,
+        }
     }
 
     fn is_unresponsive(&self) -> bool {

@@ -18,7 +18,6 @@ use super::Strategy;
 use super::table::Health;
 use super::*;
 
-const BOTH: [Health; 2] = [Health::Ready, Health::Leaving];
 const AGENTS: [&str; 4] = ["a", "b", "c", "d"];
 const HOSTS: [&str; 6] = ["node-1", "Node-1", "10.0.0.1", "10.0.7.7", "::ffff:10.0.0.1", ""];
 const ANNOUNCED: [&str; 8] = [
@@ -83,8 +82,12 @@ impl Stream {
         }
     }
 
-    fn is_leaving(&self) -> bool {
-        self.leaving.0 || self.leaving.1
+    fn health(&self) -> Health {
+        match self.leaving {
+            (false, false) => Health::Ready,
+            (true, false) => Health::Leaving,
+            (_, true) => Health::Silent,
+        }
     }
 }
 
@@ -95,8 +98,8 @@ fn allowed(
     selection: Selection,
     host: &str,
 ) -> HashSet<LinkId> {
-    for leaving in [false, true] {
-        let of_health: Vec<&Stream> = streams.iter().filter(|s| s.is_leaving() == leaving).copied().collect();
+    for health in Health::ALL {
+        let of_health: Vec<&Stream> = streams.iter().filter(|s| s.health() == health).copied().collect();
         for strategy in strategies {
             let found = match strategy {
                 Strategy::DestHost if selection == Selection::Random => {
@@ -195,7 +198,7 @@ fn play(strategies: &[Strategy], selection: Selection, steps: Vec<Step>) {
                 let left: Vec<&Stream> = streams.iter().filter(|s| !exclude.contains(&s.id)).collect();
                 let allowed = allowed(&left, strategies, selection, HOSTS[host]);
                 let mut rng = StdRng::seed_from_u64(seed);
-                match manager.choose_of(HOSTS[host], (&BOTH, None), &exclude, &mut rng) {
+                match manager.choose_of(HOSTS[host], (&Health::ALL, None), &exclude, &mut rng) {
                     None => assert!(allowed.is_empty(), "none chosen of {allowed:?}"),
                     Some(choice) => {
                         assert!(allowed.contains(&choice.link), "{choice:?} is none of {allowed:?}");
@@ -258,7 +261,8 @@ fn picks(manager: &BackendManager<u64>, exclude: &[LinkId], n: usize) -> BTreeMa
     let mut rng = StdRng::seed_from_u64(7);
     let mut picks = BTreeMap::new();
     for _ in 0..n {
-        let choice = manager.choose_of("", (&BOTH, None), exclude, &mut rng).expect("there are agents");
+        let choice =
+            manager.choose_of("", (&Health::ALL, None), exclude, &mut rng).expect("there are agents");
         *picks.entry(choice.agent_id.to_string()).or_default() += 1;
     }
     picks
@@ -293,7 +297,7 @@ fn few_ready_agents_of_many_equals_share_the_dials() {
         (0..400).map(|n| manager.register(backend(&n.to_string(), "host=n")).unwrap()).collect();
     kept.iter().take(398).for_each(|registration| manager.set_draining(registration.id));
     let mut rng = StdRng::seed_from_u64(7);
-    let mut choose = || manager.choose_of("n", (&BOTH, None), &[], &mut rng).unwrap().link;
+    let mut choose = || manager.choose_of("n", (&Health::ALL, None), &[], &mut rng).unwrap().link;
     let last = (0..1_000).filter(|_| choose() == kept[399].id).count();
     assert!((400..600).contains(&last), "{last} of 1,000");
 }
@@ -483,23 +487,23 @@ fn changes_of_other_streams_do_not_wake_a_dial_whose_agent_answers() {
 
 #[tokio::test(start_paused = true)]
 async fn registration_wakes_dials_only_if_one_may_change_its_agent() {
-    let manager = manager(&[Strategy::Default]);
-    let first = manager.register(backend("a", "")).unwrap();
+    let manager = manager(&[Strategy::DestHost]);
+    let first = manager.register(backend("a", "host=n")).unwrap();
     let wakes = Arc::new(Wakes::default());
     let waker = Waker::from(Arc::clone(&wakes));
-    let mut waiting = pin!(manager.until_another_is_better(first.id, ""));
+    let mut waiting = pin!(manager.until_another_is_better(first.id, "n"));
     let mut poll = || waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
     assert!(!poll());
-    let other = manager.register(backend("b", "")).unwrap();
-    manager.set_draining(other.id);
-    assert_eq!(wakes.0.load(Ordering::Relaxed), 0, "every agent answers pings");
+    let other = manager.register(backend("b", "host=n")).unwrap();
+    manager.set_unresponsive(other.id, true);
+    assert_eq!(wakes.0.load(Ordering::Relaxed), 0, "the dial's agent answers pings");
     manager.set_unresponsive(first.id, true);
     assert_eq!(wakes.0.load(Ordering::Relaxed), 1);
-    assert!(!poll(), "the other agent drains");
-    manager.set_unresponsive(other.id, true);
+    assert!(!poll(), "the other agent does not answer");
+    let _elsewhere = manager.register(backend("c", "host=m")).unwrap();
     assert_eq!(wakes.0.load(Ordering::Relaxed), 2);
     assert!(!poll());
-    let _third = manager.register(backend("c", "")).unwrap();
+    let _third = manager.register(backend("d", "host=n")).unwrap();
     assert_eq!(wakes.0.load(Ordering::Relaxed), 2, "it rests for a moment");
     tokio::time::advance(std::time::Duration::from_millis(51)).await;
     assert!(poll());

@@ -76,7 +76,7 @@ async fn simulate(agents: &[Behavior], rate: u32, time: Duration, seed: u64) -> 
                 *was = is;
             }
         }
-        let first = manager.choose_of("", (&[Health::Ready, Health::Leaving], None), &[], &mut rng).unwrap();
+        let first = manager.choose_of("", (&Health::ALL, None), &[], &mut rng).unwrap();
         let failed = agents[first.handle].fails > rng.random_range(0..100);
         let mut take = |choice: Choice<usize>| {
             outcome.dials[choice.handle] += 1;

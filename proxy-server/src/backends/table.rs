@@ -19,8 +19,15 @@ const ATTEMPTS: usize = 16;
 pub(super) enum Health {
     /// New dials may use the stream.
     Ready,
-    /// New dials use the stream only if there is no other: it drains, or it has not answered a ping.
+    /// New dials use the stream only if no other is ready: it drains, or its agent is ejected.
     Leaving,
+    /// New dials use the stream only if no other answers: a ping or probe is unanswered.
+    Silent,
+}
+
+impl Health {
+    /// The best first.
+    pub(super) const ALL: [Self; 3] = [Health::Ready, Health::Leaving, Health::Silent];
 }
 
 /// The streams under one key, in the order of registration.
@@ -49,13 +56,13 @@ pub(super) struct Table {
     /// The table has only agents of this zone: a dial asks it before the table of all agents.
     pub(super) zone: Option<Arc<str>>,
     entries: IndexMap<Key, Streams>,
-    /// The number of ready streams, counted once for each key.
-    ready: usize,
+    /// The number of streams of each health, counted once for each key.
+    counts: [usize; 3],
 }
 
 impl Table {
     pub(super) fn new(strategy: Strategy, zone: Option<Arc<str>>) -> Self {
-        Self { strategy, zone, entries: IndexMap::new(), ready: 0 }
+        Self { strategy, zone, entries: IndexMap::new(), counts: [0; 3] }
     }
 
     /// The number of agents or, for destHost, of distinct hosts and networks.
@@ -84,8 +91,12 @@ impl Table {
             if streams.is_empty() {
                 self.entries.swap_remove_index(index);
             }
-            self.ready += usize::from(health == Some(Health::Ready));
-            self.ready -= usize::from(before == Some(Health::Ready));
+            if let Some(health) = health {
+                self.counts[health as usize] += 1;
+            }
+            if let Some(before) = before {
+                self.counts[before as usize] -= 1;
+            }
         }
         has_keys
     }
@@ -114,7 +125,7 @@ impl Table {
         better: Option<Comparison<'_>>,
         rng: &mut impl Rng,
     ) -> Option<LinkId> {
-        if health == Health::Ready && self.ready == 0 {
+        if self.counts[health as usize] == 0 {
             return None;
         }
         let is_suitable = |(id, its): &(&LinkId, &Health)| **its == health && !exclude.contains(id);
@@ -194,7 +205,7 @@ mod tests {
         let agent = "a".into();
         table.set(&agent, &one, LinkId(1), Some(Health::Ready));
         table.set(&agent, &two, LinkId(2), Some(Health::Leaving));
-        assert_eq!((table.len(), table.ready), (4, 3));
+        assert_eq!((table.len(), table.counts), (4, [3, 3, 0]));
         let suitable = |host, health| table.suitable(host, health);
         assert_eq!((suitable("n", Health::Ready), suitable("n", Health::Leaving)), (1, 1));
         assert_eq!((suitable("11.1.1.1", Health::Ready), suitable("11.1.1.1", Health::Leaving)), (0, 1));
@@ -203,6 +214,6 @@ mod tests {
         assert_eq!(table.len(), 3);
         table.set(&agent, &one, LinkId(1), None);
         table.set(&agent, &two, LinkId(2), None);
-        assert_eq!((table.len(), table.ready), (0, 0));
+        assert_eq!((table.len(), table.counts), (0, [0; 3]));
     }
 }

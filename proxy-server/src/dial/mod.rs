@@ -37,6 +37,9 @@ pub const DEFAULT_DIAL_TIMEOUT: Duration = Duration::from_secs(25);
 /// Every agent answers a dial within this time, Go's too: they give up an endpoint after 5 s.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(6);
 
+/// The pause of a dial that cannot move, because the other agent is full.
+const FULL: Duration = Duration::from_secs(1);
+
 /// Only in debug builds: a dial of this target panics, so that tests see what a panic ends.
 const PANICS: &str = "panic-server.invalid:1";
 
@@ -229,12 +232,14 @@ impl Dialer {
 
     /// Resolves with another agent that has room, once the first one does not answer pings and the other does.
     async fn better(&self, tried: LinkId, agent_id: &str, host: &str) -> Reserved {
-        self.backends.until_another_is_better(tried, host).await;
-        let second = self.backends.choose_another(host, tried, agent_id);
-        match second.and_then(|second| self.reserve(second).ok()) {
-            Some(second) => second,
+        loop {
+            self.backends.until_another_is_better(tried, host).await;
+            let second = self.backends.choose_another(host, tried, agent_id);
+            if let Some(second) = second.and_then(|second| self.reserve(second).ok()) {
+                return second;
+            }
             // A full agent is no better: the first one may still answer.
-            None => std::future::pending().await,
+            tokio::time::sleep(FULL).await;
         }
     }
 

@@ -74,9 +74,10 @@ impl DialFailure {
         AGENTS_OWN.iter().any(|own| text.contains(own))
     }
 
-    /// Whether the endpoint has refused.
+    /// Whether the endpoint has refused, not a name server.
     pub fn is_the_endpoints(&self) -> bool {
         matches!(self, DialFailure::Refused(text) if text.contains("connection refused"))
+            && !self.may_be_the_agents()
     }
 
     /// The whole answer of the HTTP CONNECT frontend, which then closes the connection. The fields are in the order in which Go
@@ -149,13 +150,12 @@ const NOT_SENT: &str = "DIAL_REQ to Backend failed";
 
 /// Parts of an agent's error texts, in lower case, that may name the agent's own fault (texts of Go's package net, of Linux, and of
 /// our agent).
-const AGENTS_OWN: [&str; 11] = [
+const AGENTS_OWN: [&str; 10] = [
     "no route to host",
     "network is unreachable",
     "network is down",
     "cannot assign requested address",
-    "no such host",
-    "server misbehaving",
+    "lookup ",
     "i/o timeout",
     "connection timed out",
     "too many open files",

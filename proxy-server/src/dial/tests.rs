@@ -159,8 +159,10 @@ async fn a_failure_of_the_agents_own_is_tried_once_on_another_agent() {
         "dial tcp 1.2.3.4:9: connect: no route to host",
         "dial tcp 1.2.3.4:9: connect: network is unreachable",
         "dial tcp: lookup nowhere on 10.0.0.10:53: no such host",
+        "dial tcp: lookup a.b on 10.0.0.10:53: read udp 10.0.0.1:9->10.0.0.10:53: read: connection refused",
         "dial tcp 1.2.3.4:9: socket: too many open files",
     ] {
+        assert!(!DialFailure::refused(text).is_the_endpoints(), "{text}");
         let own = Script::Fail(SOON, DialFailure::refused(text));
         let saved = bench(Duration::ZERO, many(), &[own.clone(), Script::Open(SOON)]);
         assert_eq!(saved.dialed_by().await, "b", "{text}");
@@ -432,4 +434,18 @@ async fn a_dial_waits_for_an_agent_that_ceases_to_answer_while_there_is_no_other
     };
     let (agent, _third) = tokio::join!(both.dialed_by(), third);
     assert_eq!(agent, "c");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dial_that_meets_a_full_agent_moves_once_there_is_room() {
+    let bench = bench(Duration::ZERO, Budget::new(9, 2), &[Script::Silent, Script::Open(SOON)]);
+    let held = bench.dialer.reserve(bench.dialer.backends.choose("node", &[]).unwrap()).unwrap();
+    let room = async {
+        first_falls_silent(&bench, SOON).await;
+        tokio::time::sleep(100 * SOON).await;
+        assert_eq!(bench.world.sent.lock().len(), 1, "there is no slot for a second dial");
+        drop(held);
+    };
+    let (agent, ()) = tokio::join!(bench.dialed_by(), room);
+    assert_eq!(agent, "b");
 }

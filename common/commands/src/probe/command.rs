@@ -117,9 +117,9 @@ async fn by_frontend(
         Stage { name: "selection".to_owned(), ok: true, note: format!("{who}: {why}"), ..Stage::default() }
     };
     let mut opened = None;
-    let dialed = async |id| {
+    let dialed = async || {
         let query = format!("list=connections&limit=1000&filter={}", escaped(target));
-        let agent = admin.status(&query).await.ok().and_then(|status| agent_of(&status, target, id));
+        let agent = admin.status(&query).await.ok().and_then(|status| agent_of(&status, target));
         let stage = selection(agent.clone()).await;
         let rtt = match &agent {
             Some(agent) => rtt_of(admin, agent).await,
@@ -148,10 +148,9 @@ async fn by_frontend(
     Ok(all)
 }
 
-/// The agent that carries the connection: by its id, otherwise the newest one to the target.
-fn agent_of(status: &Status, target: &str, id: Option<i64>) -> Option<String> {
+/// The agent that carries the newest connection to the target.
+fn agent_of(status: &Status, target: &str) -> Option<String> {
     let found = status.connections.iter().filter(|connection| connection.target == target);
-    let found = found.filter(|connection| id.is_none_or(|id| connection.id == id));
     found.max_by(|one, other| one.since.cmp(&other.since)).map(|connection| connection.peer.clone())
 }
 

@@ -45,13 +45,13 @@ impl Then {
     }
 }
 
-/// Dials `target` over a connection to a frontend. `dialed` runs while the connection is open, with its connect id if the
-/// frontend tells one. Returns the stages; the last one may have failed.
+/// Dials `target` over a connection to a frontend. `dialed` runs while the connection is open. Returns the stages; the last one
+/// may have failed.
 pub async fn stages<F: Future<Output = ()>>(
     io: Box<dyn Io>,
     protocol: Protocol,
     (target, then): (&str, Then),
-    dialed: impl FnOnce(Option<i64>) -> F,
+    dialed: impl FnOnce() -> F,
 ) -> Vec<Stage> {
     let began = Instant::now();
     let outcome = timeout(LIMIT, Tunnel::dial(io, protocol, target)).await;
@@ -61,7 +61,7 @@ pub async fn stages<F: Future<Output = ()>>(
         Err(Refused { stage, text }) => return vec![stage_of(stage, began, Err(text))],
     };
     let mut stages = vec![stage_of("dial", began, Ok("the agent has connected to the target".to_owned()))];
-    dialed(tunnel.connect_id()).await;
+    dialed().await;
     if then != Then::Close {
         let began = Instant::now();
         let answer = timeout(LIMIT, tunnel.first_byte(then, target)).await;

@@ -105,14 +105,6 @@ impl Tunnel {
         }
     }
 
-    /// The number of the connection on its agent stream, if the frontend tells it.
-    pub(super) fn connect_id(&self) -> Option<i64> {
-        match self {
-            Tunnel::Grpc(_, id) => Some(id.0),
-            Tunnel::HttpConnect(..) => None,
-        }
-    }
-
     /// Sends bytes to the endpoint.
     ///
     /// # Errors

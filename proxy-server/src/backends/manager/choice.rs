@@ -24,7 +24,7 @@ impl<L: Clone> BackendManager<L> {
     /// Chooses a stream for a target's host by the rules of [`crate::backends`]. `exclude` is short: the streams that this dial
     /// has tried.
     pub fn choose(&self, host: &str, exclude: &[LinkId]) -> Option<Choice<L>> {
-        self.choose_of(host, (&[Health::Ready, Health::Leaving], None), exclude, &mut rand::rng())
+        self.choose_of(host, (&Health::ALL, None), exclude, &mut rand::rng())
     }
 
     /// Chooses again after a stream has failed: a ready stream of another agent, then any other.
@@ -51,7 +51,7 @@ impl<L: Clone> BackendManager<L> {
     /// Why a dial of a target's host goes to which agents, in words.
     pub fn explain(&self, host: &str) -> String {
         let state = self.shared.state.read();
-        for health in [Health::Ready, Health::Leaving] {
+        for health in Health::ALL {
             for table in &state.tables {
                 let suitable = table.suitable(host, health);
                 if suitable == 0 {
@@ -95,7 +95,7 @@ impl<L: Clone> BackendManager<L> {
             for table in state.tables.iter().filter(|table| only.is_none_or(|only| table.strategy == only)) {
                 while let Some(found) = table.find(host, *health, &skipped, better, rng) {
                     let id = state.choose_lane(found, *health, exclude, now).unwrap_or(found);
-                    let last_resort = *health == Health::Leaving || passed >= MOST_BUSY;
+                    let last_resort = *health != Health::Ready || passed >= MOST_BUSY;
                     if let Some(choice) = state.choice(id, table.strategy, now, last_resort) {
                         choice.log_choice(*health);
                         return Some(choice);
@@ -112,7 +112,7 @@ impl<L: Clone> BackendManager<L> {
         None
     }
 
-    /// Waits until this stream does not answer pings and another stream for the target's host does.
+    /// Waits until this stream does not answer pings and another stream for the target's host does, ready or leaving.
     pub async fn until_another_is_better(&self, link: LinkId, host: &str) {
         self.until_unresponsive(link).await;
         let mut changed = pin!(self.shared.changed.notified());
@@ -150,9 +150,11 @@ impl<L: Clone> BackendManager<L> {
 
     fn is_another_better(&self, link: LinkId, host: &str) -> bool {
         let state = self.shared.state.read();
-        let find = |table: &Table| table.find(host, Health::Ready, &[link], None, &mut rand::rng());
-        state.links.get(&link).is_some_and(Link::is_unresponsive)
-            && state.tables.iter().any(|table| find(table).is_some())
+        let answers = |table: &Table| {
+            let find = |health| table.find(host, health, &[link], None, &mut rand::rng());
+            find(Health::Ready).or_else(|| find(Health::Leaving)).is_some()
+        };
+        state.links.get(&link).is_some_and(Link::is_unresponsive) && state.tables.iter().any(answers)
     }
 }
 
@@ -199,7 +201,7 @@ impl<L> Choice<L> {
         let (agent_id, strategy) = (Peer(&self.agent_id), self.strategy.name());
         match health {
             Health::Ready => tracing::debug!(agentID = %agent_id, strategy, "Pick agent as backend"),
-            Health::Leaving => tracing::debug!(
+            Health::Leaving | Health::Silent => tracing::debug!(
                 agentID = %agent_id, strategy, "No non-draining backends available, using draining backend as fallback"
             ),
         }

@@ -138,11 +138,13 @@ impl AgentView {
 }
 
 impl<L: Clone> BackendManager<L> {
-    /// Ejects agents whose own failures stand out, at most half of all, and lets others return. Returns the number of ejections.
+    /// Ejects agents whose own failures stand out, at most half of those that could serve, and lets others return. Returns the number
+    /// of ejections.
     pub(in crate::backends) fn sweep(&self, agents: &[AgentView], now: Instant) -> u64 {
         let mut ejections = 0;
         let is_ejected = |agent: &&AgentView| agent.stats.ejected_for(now).is_some();
-        let mut left = (agents.len() / 2).saturating_sub(agents.iter().filter(is_ejected).count());
+        let could_serve = agents.iter().filter(|agent| agent.ready || is_ejected(agent)).count();
+        let mut left = (could_serve / 2).saturating_sub(agents.iter().filter(is_ejected).count());
         for AgentView { id, stats, .. } in agents {
             let Some(change) = stats.sweep(now, left > 0) else { continue };
             let ejected = matches!(change, Change::Ejected { .. });
@@ -160,10 +162,9 @@ impl<L: Clone> BackendManager<L> {
 
     /// The ejected agents, each with the rest of its time, by name.
     pub fn ejected(&self, now: Instant) -> Vec<(Arc<str>, Duration)> {
-        let state = self.shared.state.read();
-        let agents = state.agents.iter();
+        let agents = self.agents().into_iter();
         let mut ejected: Vec<_> =
-            agents.filter_map(|(id, agent)| Some((Arc::clone(id), agent.stats.ejected_for(now)?))).collect();
+            agents.filter_map(|agent| Some((agent.id, agent.stats.ejected_for(now)?))).collect();
         ejected.sort_unstable();
         ejected
     }

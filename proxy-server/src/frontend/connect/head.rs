@@ -34,52 +34,25 @@ pub struct Head {
 /// Why a head is refused. The texts go to the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HeadError {
-    /// A line that ends with LF alone.
-    #[error("line without CR before LF")]
-    BareLf,
-    /// CR without LF, NUL or another control character.
-    #[error("control character in the head")]
-    Control,
-    /// Not `METHOD target HTTP/d.d`.
-    #[error("malformed request line")]
-    RequestLine,
-    /// HTTP/0.9, HTTP/2 and later.
-    #[error("unsupported protocol version")]
-    Version,
     /// Any method but CONNECT, in an otherwise well-formed head.
     #[error("this proxy only supports CONNECT passthrough")]
     Method,
-    /// The target is not `host:port`.
-    #[error("CONNECT target must be host:port")]
-    Target,
-    /// Longer than [`MAX_ADDRESS_BYTES`].
-    #[error("CONNECT target of more than {MAX_ADDRESS_BYTES} bytes")]
-    LongTarget,
-    /// No port, an empty one, zero, or one above 65535.
-    #[error("CONNECT target needs a port from 1 to 65535")]
-    Port,
-    /// `user@host`.
-    #[error("CONNECT target must not carry user information")]
-    UserInfo,
-    /// A continued (folded) header line.
-    #[error("folded header line")]
-    Folded,
-    /// No colon, an empty name, or a name that is no token (white space before the colon included).
-    #[error("malformed header field")]
-    Field,
-    /// CONNECT has no body.
-    #[error("Transfer-Encoding is not allowed with CONNECT")]
-    TransferEncoding,
-    /// CONNECT has no body: only `Content-Length: 0` passes.
-    #[error("Content-Length other than 0 is not allowed with CONNECT")]
-    ContentLength,
-    /// More than one Host field, or one with a character that no host has.
-    #[error("more than one Host field, or an invalid one")]
-    Host,
+    /// HTTP/0.9, HTTP/2 and later.
+    #[error("unsupported protocol version")]
+    Version,
     /// More than [`MAX_HEAD`] bytes or [`MAX_FIELDS`] fields.
     #[error("head too large")]
     TooLarge,
+    /// Any other fault, in words.
+    #[error("{0}")]
+    Bad(&'static str),
 }
+
+const CONTROL: HeadError = HeadError::Bad("control character in the head");
+const REQUEST_LINE: HeadError = HeadError::Bad("malformed request line");
+const TARGET: HeadError = HeadError::Bad("CONNECT target must be host:port");
+const PORT: HeadError = HeadError::Bad("CONNECT target needs a port from 1 to 65535");
+const FIELD: HeadError = HeadError::Bad("malformed header field");
 
 /// Parses a head incrementally. The work is linear in the bytes fed, even for small pieces.
 #[derive(Debug, Default)]
@@ -107,7 +80,7 @@ impl HeadParser {
             }
             let after_cr = self.scanned > self.line_start && bytes.get(self.scanned - 1) == Some(&b'\r');
             match byte {
-                b'\n' if !after_cr => return Err(HeadError::BareLf),
+                b'\n' if !after_cr => return Err(HeadError::Bad("line without CR before LF")),
                 b'\n' => {
                     let line = bytes.get(self.line_start..self.scanned - 1).unwrap_or_default();
                     self.scanned += 1;
@@ -117,10 +90,10 @@ impl HeadParser {
                     }
                     continue;
                 }
-                _ if after_cr => return Err(HeadError::Control),
+                _ if after_cr => return Err(CONTROL),
                 b'\r' => {}
                 b'\t' if self.request.is_some() => {}
-                0..=31 | 127 => return Err(HeadError::Control),
+                0..=31 | 127 => return Err(CONTROL),
                 _ => {}
             }
             self.scanned += 1;
@@ -146,21 +119,22 @@ impl HeadParser {
             return Err(HeadError::TooLarge);
         }
         if line.first().is_some_and(|b| matches!(b, b' ' | b'\t')) {
-            return Err(HeadError::Folded);
+            return Err(HeadError::Bad("folded header line"));
         }
-        let colon = line.iter().position(|&b| b == b':').ok_or(HeadError::Field)?;
-        let (name, value) = line.split_at_checked(colon).ok_or(HeadError::Field)?;
+        let colon = line.iter().position(|&b| b == b':').ok_or(FIELD)?;
+        let (name, value) = line.split_at_checked(colon).ok_or(FIELD)?;
         if name.is_empty() || !name.iter().copied().all(is_token) {
-            return Err(HeadError::Field);
+            return Err(FIELD);
         }
         let value = value.get(1..).unwrap_or_default().trim_ascii();
         if name.eq_ignore_ascii_case(b"transfer-encoding") {
-            self.invalid.get_or_insert(HeadError::TransferEncoding);
+            self.invalid.get_or_insert(HeadError::Bad("Transfer-Encoding is not allowed with CONNECT"));
         } else if name.eq_ignore_ascii_case(b"content-length") && value != b"0" {
-            self.invalid.get_or_insert(HeadError::ContentLength);
+            self.invalid
+                .get_or_insert(HeadError::Bad("Content-Length other than 0 is not allowed with CONNECT"));
         } else if name.eq_ignore_ascii_case(b"host") {
             if self.has_host || !value.iter().copied().all(is_host_field) {
-                self.invalid.get_or_insert(HeadError::Host);
+                self.invalid.get_or_insert(HeadError::Bad("more than one Host field, or an invalid one"));
             }
             self.has_host = true;
         } else if name.eq_ignore_ascii_case(b"user-agent") && self.user_agent.is_none() {
@@ -171,7 +145,7 @@ impl HeadParser {
     }
 
     fn finish(&mut self) -> Result<Head, HeadError> {
-        let address = self.request.take().unwrap_or(Err(HeadError::RequestLine))?;
+        let address = self.request.take().unwrap_or(Err(REQUEST_LINE))?;
         match self.invalid {
             Some(refused) => Err(refused),
             None => Ok(Head { address, user_agent: self.user_agent.take(), len: self.scanned }),
@@ -182,15 +156,15 @@ impl HeadParser {
 /// The outer error is returned at once. The inner one is returned at the end of the head, so that an invalid field cannot
 /// replace a method's 405, and the client has sent its whole request before the answer.
 fn request_line(line: &[u8]) -> Result<Result<String, HeadError>, HeadError> {
-    let line = std::str::from_utf8(line).map_err(|_| HeadError::RequestLine)?;
+    let line = std::str::from_utf8(line).map_err(|_| REQUEST_LINE)?;
     let mut words = line.split(' ');
     let (Some(method), Some(target), Some(version), None) =
         (words.next(), words.next(), words.next(), words.next())
     else {
-        return Err(HeadError::RequestLine);
+        return Err(REQUEST_LINE);
     };
     if method.is_empty() || !method.bytes().all(is_token) || target.is_empty() {
-        return Err(HeadError::RequestLine);
+        return Err(REQUEST_LINE);
     }
     match version.as_bytes() {
         // Like Go's server, which accepts any minor version of HTTP/1.
@@ -200,7 +174,7 @@ fn request_line(line: &[u8]) -> Result<Result<String, HeadError>, HeadError> {
         {
             return Err(HeadError::Version);
         }
-        _ => return Err(HeadError::RequestLine),
+        _ => return Err(REQUEST_LINE),
     }
     // Methods are case-sensitive.
     Ok(if method == "CONNECT" { authority(target) } else { Err(HeadError::Method) })
@@ -209,29 +183,29 @@ fn request_line(line: &[u8]) -> Result<Result<String, HeadError>, HeadError> {
 /// Checks an authority-form target, and returns it as `host:port`.
 fn authority(target: &str) -> Result<String, HeadError> {
     if target.len() > MAX_ADDRESS_BYTES {
-        return Err(HeadError::LongTarget);
+        return Err(HeadError::Bad("CONNECT target of more than 1024 bytes"));
     }
     if target.contains('@') {
-        return Err(HeadError::UserInfo);
+        return Err(HeadError::Bad("CONNECT target must not carry user information"));
     }
     let (host, port) = host_port::split(target).map_err(|error| match error {
-        SplitError::Unclosed => HeadError::Target,
-        SplitError::Trailing => HeadError::Port,
+        SplitError::Unclosed => TARGET,
+        SplitError::Trailing => PORT,
     })?;
-    let port = port.ok_or(HeadError::Port)?;
+    let port = port.ok_or(PORT)?;
     let host = if target.starts_with('[') {
         format!("[{}]", ipv6(host)?)
     } else if host.is_empty() || !host.bytes().all(is_host) {
-        return Err(HeadError::Target);
+        return Err(TARGET);
     } else {
         host.to_owned()
     };
     if !port.bytes().all(|b| b.is_ascii_digit()) {
-        return Err(HeadError::Target);
+        return Err(TARGET);
     }
     match port.parse::<u16>() {
         Ok(port) if port > 0 => Ok(format!("{host}:{port}")),
-        _ => Err(HeadError::Port),
+        _ => Err(PORT),
     }
 }
 
@@ -241,11 +215,11 @@ fn ipv6(literal: &str) -> Result<String, HeadError> {
         Some((address, zone)) => (address, Some(zone)),
         None => (literal, None),
     };
-    address.parse::<Ipv6Addr>().map_err(|_| HeadError::Target)?;
+    address.parse::<Ipv6Addr>().map_err(|_| TARGET)?;
     match zone {
         None => Ok(address.to_owned()),
         Some(zone) if !zone.is_empty() && zone.bytes().all(is_host) => Ok(format!("{address}%{zone}")),
-        Some(_) => Err(HeadError::Target),
+        Some(_) => Err(TARGET),
     }
 }
 

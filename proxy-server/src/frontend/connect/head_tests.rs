@@ -40,7 +40,8 @@ fn accepts_unusual_but_harmless_heads() {
 fn targets_have_a_longest() {
     let longest = format!("{}:1", "a".repeat(1022));
     assert_eq!(address(&longest), Ok(longest));
-    assert_eq!(address(&format!("{}:1", "a".repeat(1023))), Err(HeadError::LongTarget));
+    let longer = address(&format!("{}:1", "a".repeat(1023))).unwrap_err().to_string();
+    assert_eq!(longer, format!("CONNECT target of more than {MAX_ADDRESS_BYTES} bytes"));
 }
 
 #[test]
@@ -56,64 +57,76 @@ fn targets() {
         assert_eq!(address(target).as_deref(), Ok(expected));
     }
     let bad = [
-        ("host", HeadError::Port),
-        ("host:", HeadError::Port),
-        ("host:0", HeadError::Port),
-        ("host:65536", HeadError::Port),
-        ("[::1]", HeadError::Port),
-        ("[::1]443", HeadError::Port),
-        ("host:+80", HeadError::Target),
-        ("host:80/", HeadError::Target),
-        ("::1:443", HeadError::Target),
-        (":443", HeadError::Target),
-        ("[::1:443", HeadError::Target),
-        ("[10.0.0.1]:443", HeadError::Target),
-        ("[fe80::1%25]:443", HeadError::Target),
-        ("[fe80::1%eth0]:443", HeadError::Target),
-        ("http://host:80", HeadError::Target),
-        ("ho%73t:80", HeadError::Target),
-        ("h\u{f6}st:80", HeadError::Target),
-        ("user@host:80", HeadError::UserInfo),
-        ("user:pw@host:80", HeadError::UserInfo),
+        ("host", "CONNECT target needs a port from 1 to 65535"),
+        ("host:", "CONNECT target needs a port from 1 to 65535"),
+        ("host:0", "CONNECT target needs a port from 1 to 65535"),
+        ("host:65536", "CONNECT target needs a port from 1 to 65535"),
+        ("[::1]", "CONNECT target needs a port from 1 to 65535"),
+        ("[::1]443", "CONNECT target needs a port from 1 to 65535"),
+        ("host:+80", "CONNECT target must be host:port"),
+        ("host:80/", "CONNECT target must be host:port"),
+        ("::1:443", "CONNECT target must be host:port"),
+        (":443", "CONNECT target must be host:port"),
+        ("[::1:443", "CONNECT target must be host:port"),
+        ("[10.0.0.1]:443", "CONNECT target must be host:port"),
+        ("[fe80::1%25]:443", "CONNECT target must be host:port"),
+        ("[fe80::1%eth0]:443", "CONNECT target must be host:port"),
+        ("http://host:80", "CONNECT target must be host:port"),
+        ("ho%73t:80", "CONNECT target must be host:port"),
+        ("h\u{f6}st:80", "CONNECT target must be host:port"),
+        ("user@host:80", "CONNECT target must not carry user information"),
+        ("user:pw@host:80", "CONNECT target must not carry user information"),
     ];
     for (target, expected) in bad {
-        assert_eq!(address(target), Err(expected), "{target}");
+        assert_eq!(address(target).unwrap_err().to_string(), expected, "{target}");
     }
 }
 
 #[test]
 fn refusals() {
-    let cases: &[(&[u8], HeadError)] = &[
-        (b"CONNECT a:1 HTTP/1.1\n", HeadError::BareLf),
-        (b"CONNECT a:1 HTTP/1.1\r\nX: y\n", HeadError::BareLf),
-        (b"CONNECT a:1 HTTP/1.1\r\n\n", HeadError::BareLf),
-        (b"CONNECT a:1 HTTP/1.1\rX", HeadError::Control),
-        (b"CONNECT a:1 HTTP/1.1\r\n\rX", HeadError::Control),
-        (b"CONNECT a:1 HTTP/1.1\r\nX: \0", HeadError::Control),
-        (b"CONNECT\ta:1 HTTP/1.1\r\n", HeadError::Control),
-        (b"\x16\x03\x01", HeadError::Control),
-        (b"\r\n", HeadError::RequestLine),
-        (b"CONNECT  a:1 HTTP/1.1\r\n", HeadError::RequestLine),
-        (b"CONNECT a:1 HTTP/1.1 \r\n", HeadError::RequestLine),
-        (b"CONNECT a:1\r\n", HeadError::RequestLine),
-        (b"CONNECT a:1 http/1.1\r\n", HeadError::RequestLine),
-        (b"C@NNECT a:1 HTTP/1.1\r\n", HeadError::RequestLine),
-        (b"CONNECT a:1 HTTP/2.0\r\n", HeadError::Version),
-        (b"PRI * HTTP/2.0\r\n", HeadError::Version),
-        (b"CONNECT a:1 HTTP/1.1\r\n X: y\r\n", HeadError::Folded),
-        (b"CONNECT a:1 HTTP/1.1\r\nX: y\r\n\tz\r\n", HeadError::Folded),
-        (b"CONNECT a:1 HTTP/1.1\r\nX : y\r\n", HeadError::Field),
-        (b"CONNECT a:1 HTTP/1.1\r\n: y\r\n", HeadError::Field),
-        (b"CONNECT a:1 HTTP/1.1\r\nnonsense\r\n", HeadError::Field),
-        (b"CONNECT a:1 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", HeadError::TransferEncoding),
-        (b"CONNECT a:1 HTTP/1.1\r\ncontent-length: 1\r\n\r\n", HeadError::ContentLength),
-        (b"CONNECT a:1 HTTP/1.1\r\nContent-Length: 0, 0\r\n\r\n", HeadError::ContentLength),
-        (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", HeadError::Method),
-        (b"connect a:1 HTTP/1.1\r\n\r\n", HeadError::Method),
-        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", HeadError::Method),
+    let cases: &[(&[u8], &str)] = &[
+        (b"CONNECT a:1 HTTP/1.1\n", "line without CR before LF"),
+        (b"CONNECT a:1 HTTP/1.1\r\nX: y\n", "line without CR before LF"),
+        (b"CONNECT a:1 HTTP/1.1\r\n\n", "line without CR before LF"),
+        (b"CONNECT a:1 HTTP/1.1\rX", "control character in the head"),
+        (b"CONNECT a:1 HTTP/1.1\r\n\rX", "control character in the head"),
+        (b"CONNECT a:1 HTTP/1.1\r\nX: \0", "control character in the head"),
+        (b"CONNECT\ta:1 HTTP/1.1\r\n", "control character in the head"),
+        (b"\x16\x03\x01", "control character in the head"),
+        (b"\r\n", "malformed request line"),
+        (b"CONNECT  a:1 HTTP/1.1\r\n", "malformed request line"),
+        (b"CONNECT a:1 HTTP/1.1 \r\n", "malformed request line"),
+        (b"CONNECT a:1\r\n", "malformed request line"),
+        (b"CONNECT a:1 http/1.1\r\n", "malformed request line"),
+        (b"C@NNECT a:1 HTTP/1.1\r\n", "malformed request line"),
+        (b"CONNECT a:1 HTTP/2.0\r\n", "unsupported protocol version"),
+        (b"PRI * HTTP/2.0\r\n", "unsupported protocol version"),
+        (b"CONNECT a:1 HTTP/1.1\r\n X: y\r\n", "folded header line"),
+        (b"CONNECT a:1 HTTP/1.1\r\nX: y\r\n\tz\r\n", "folded header line"),
+        (b"CONNECT a:1 HTTP/1.1\r\nX : y\r\n", "malformed header field"),
+        (b"CONNECT a:1 HTTP/1.1\r\n: y\r\n", "malformed header field"),
+        (b"CONNECT a:1 HTTP/1.1\r\nnonsense\r\n", "malformed header field"),
+        (
+            b"CONNECT a:1 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "Transfer-Encoding is not allowed with CONNECT",
+        ),
+        (
+            b"CONNECT a:1 HTTP/1.1\r\ncontent-length: 1\r\n\r\n",
+            "Content-Length other than 0 is not allowed with CONNECT",
+        ),
+        (
+            b"CONNECT a:1 HTTP/1.1\r\nContent-Length: 0, 0\r\n\r\n",
+            "Content-Length other than 0 is not allowed with CONNECT",
+        ),
+        (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", "this proxy only supports CONNECT passthrough"),
+        (b"connect a:1 HTTP/1.1\r\n\r\n", "this proxy only supports CONNECT passthrough"),
+        (
+            b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "this proxy only supports CONNECT passthrough",
+        ),
     ];
     for (bytes, expected) in cases {
-        assert_eq!(parse(bytes), Err(*expected), "{}", bytes.escape_ascii());
+        assert_eq!(parse(bytes).unwrap_err().to_string(), *expected, "{}", bytes.escape_ascii());
     }
 }
 
@@ -123,7 +136,8 @@ fn several_or_invalid_host_fields_are_refused() {
         ["Host: a\r\nHost: a", "host:\r\nHOST: a", "Host: a b", "Host: a/b", "Host: a@b", "Host: \u{e9}"]
     {
         let head = format!("CONNECT a:1 HTTP/1.1\r\n{fields}\r\n\r\n");
-        assert_eq!(parse(head.as_bytes()), Err(HeadError::Host), "{fields}");
+        let error = parse(head.as_bytes()).unwrap_err().to_string();
+        assert_eq!(error, "more than one Host field, or an invalid one", "{fields}");
     }
 }
 

@@ -311,11 +311,14 @@ async fn refused_heads_are_answered() {
         );
     }
     for (request, error) in [
-        ("CONNECT node HTTP/1.1\r\n\r\n", HeadError::Port),
-        ("CONNECT a:1 HTTP/1.1\n\n", HeadError::BareLf),
+        ("CONNECT node HTTP/1.1\r\n\r\n", HeadError::Bad("CONNECT target needs a port from 1 to 65535")),
+        ("CONNECT a:1 HTTP/1.1\n\n", HeadError::Bad("line without CR before LF")),
         ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", HeadError::Version),
-        (&format!("CONNECT {}:1 HTTP/1.1\r\n\r\n", "a".repeat(1023)), HeadError::LongTarget),
-        ("\u{16}\u{3}\u{1}", HeadError::Control),
+        (
+            &format!("CONNECT {}:1 HTTP/1.1\r\n\r\n", "a".repeat(1023)),
+            HeadError::Bad("CONNECT target of more than 1024 bytes"),
+        ),
+        ("\u{16}\u{3}\u{1}", HeadError::Bad("control character in the head")),
     ] {
         assert_eq!(bench.answer_to(request.as_bytes()).await, answer::refusal(error, request.as_bytes()));
     }
