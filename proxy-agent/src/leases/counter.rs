@@ -255,7 +255,7 @@ impl LeaseCounter {
             changed
         });
         if before != Some(0) && self.count.borrow().as_ref().is_some_and(|leased| leased.count == 0) {
-            tracing::warn!("No valid leases found, assuming server count of 1");
+            tracing::warn!("No valid leases found, using the server count that servers told, at least 1");
         }
     }
 }

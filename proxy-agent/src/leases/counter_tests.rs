@@ -96,6 +96,7 @@ async fn holds(counted: &mut watch::Receiver<Option<Leased>>, want: usize, durin
 async fn the_count_follows_servers_that_come_and_go() {
     let world = World::new().await;
     world.put("a", 600);
+    let (_guard, log) = world.log();
     let mut counted = world.count();
     becomes(&mut counted, 1).await;
     world.put("b", 600);
@@ -111,6 +112,7 @@ async fn the_count_follows_servers_that_come_and_go() {
     world.api.delete_lease("kube-system", "c");
     world.api.delete_lease("kube-system", "e");
     becomes(&mut counted, 1).await;
+    assert!(log().contains("No valid leases found, using the server count that servers told"), "{}", log());
     assert_eq!(world.api.count("GET"), 2, "one list and one watch");
     let scrape = world.exposition.scrape();
     let line = "konnectivity_network_proxy_agent_lease_lists_total{http_response_code=\"200\",reason=\"\"} 2";
