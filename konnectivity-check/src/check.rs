@@ -12,8 +12,9 @@ use cluster::client::escaped;
 use cluster::config::{Credentials, Pem, Server, TlsFiles};
 use cluster::{ApiError, Client, Config};
 use flags::Exit;
+use futures_util::{StreamExt, stream};
 use serde_json::Value;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::flags::{Of, Options};
 
@@ -22,6 +23,12 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// Time limit of one request; kube-apiserver itself limits a dial through the tunnel to 30 s and usually needs far less.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Pods of one list: a pod has some 12 KiB, and the client accepts answers of 16 MiB.
+const PAGE: usize = 500;
+
+/// Pods that are asked at once.
+const AT_ONCE: usize = 16;
 
 /// The prefix of all metric names.
 const PREFIX: &str = "konnectivity_network_proxy_";
@@ -34,7 +41,7 @@ pub(crate) fn main(line: impl Iterator<Item = OsString>) -> ExitCode {
         Ok(options) => options,
         Err(exit) => return exit.leave(),
     };
-    let exit = match commands::block_on(run(&options)) {
+    let exit = match commands::block_on(async { run(&client(&options)?, &options).await }) {
         Ok(Ok(report)) => Exit::show(report),
         Ok(Err(error)) => Exit { code: 1, ..Exit::show(format!("{error:#}\n")) },
         Err(exit) => exit,
@@ -42,11 +49,10 @@ pub(crate) fn main(line: impl Iterator<Item = OsString>) -> ExitCode {
     exit.leave()
 }
 
-async fn run(options: &Options) -> Result<String> {
-    let api = client(options)?;
+async fn run(api: &Client, options: &Options) -> Result<String> {
     let end = Instant::now() + options.timeout;
     loop {
-        match look(&api, options).await {
+        match look(api, options, end).await {
             Err(error) if Instant::now() + PAUSE >= end => return Err(error),
             Err(_) => sleep(PAUSE).await,
             well => return well,
@@ -70,12 +76,18 @@ fn client(options: &Options) -> Result<Client> {
     Ok(Client::new(config, crate::NAME, 0.0, 0))
 }
 
-/// Checks every running pod once; returns the report if all pods are healthy, otherwise an error with the whole report.
-async fn look(api: &Client, options: &Options) -> Result<String> {
-    let names = pods(api, options).await?;
+/// Checks every running pod once; returns the report if all pods are healthy, otherwise an error with the whole report. A pod that
+/// has not answered by `end` is not healthy.
+async fn look(api: &Client, options: &Options, end: Instant) -> Result<String> {
+    let names = timeout_at(end, pods(api, options)).await.context("cannot list pods within --timeout")??;
     let (mut report, mut wrong, mut carried) = (String::new(), 0, 0.0);
-    for name in &names {
-        match pod(api, options, name).await {
+    let asked = stream::iter(&names).map(|name| async move {
+        let health = timeout_at(end, pod(api, options, name)).await;
+        (name, health.unwrap_or_else(|_| Err(anyhow!("no answer within --timeout"))))
+    });
+    let mut asked = asked.buffered(AT_ONCE);
+    while let Some((name, health)) = asked.next().await {
+        match health {
             Ok(health) => {
                 carried += health.carried;
                 let _ = writeln!(report, "ok    {name}: {}", health.text);
@@ -99,18 +111,22 @@ async fn look(api: &Client, options: &Options) -> Result<String> {
 /// The names of the running pods that the selector matches.
 async fn pods(api: &Client, options: &Options) -> Result<Vec<String>> {
     let namespace = &options.namespace;
-    let path = format!("/api/v1/namespaces/{namespace}/pods?labelSelector={}", escaped(&options.selector));
-    let list = api.get(&path, PATIENCE).await.context("cannot list pods")?;
-    let list: Value = serde_json::from_slice(&list).context("kube-apiserver's list of pods is not JSON")?;
     let running =
         |pod: &&Value| pod["status"]["phase"] == "Running" && pod["metadata"]["deletionTimestamp"].is_null();
-    let items = list["items"].as_array().map_or(&[][..], Vec::as_slice);
-    let names: Vec<String> = items
-        .iter()
-        .filter(running)
-        .filter_map(|pod| pod["metadata"]["name"].as_str())
-        .map(str::to_owned)
-        .collect();
+    let (selector, mut names, mut next) = (escaped(&options.selector).to_string(), Vec::new(), String::new());
+    loop {
+        let query = format!("labelSelector={selector}&limit={PAGE}&continue={}", escaped(&next));
+        let list = api.get(&format!("/api/v1/namespaces/{namespace}/pods?{query}"), PATIENCE).await;
+        let list: Value = serde_json::from_slice(&list.context("cannot list pods")?)
+            .context("kube-apiserver's list of pods is not JSON")?;
+        let items = list["items"].as_array().map_or(&[][..], Vec::as_slice);
+        let found = items.iter().filter(running).filter_map(|pod| pod["metadata"]["name"].as_str());
+        names.extend(found.map(str::to_owned));
+        list["metadata"]["continue"].as_str().unwrap_or_default().clone_into(&mut next);
+        if next.is_empty() {
+            break;
+        }
+    }
     ensure!(!names.is_empty(), "no running pod in namespace {namespace} has the labels {}", options.selector);
     Ok(names)
 }
@@ -166,10 +182,86 @@ fn sum(text: &str, name: &str) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{judge, sum};
-    use crate::flags::Of;
+    use std::sync::Arc;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+    use tokio::time::timeout;
+
+    use super::*;
 
     const P: &str = "konnectivity_network_proxy_";
+
+    /// A kube-apiserver; `answer` maps a path to an answer, or to none.
+    async fn api(answer: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Client {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let server = Server::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
+        let answer = Arc::new(answer);
+        tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let answer = answer.clone();
+                tokio::spawn(async move {
+                    let mut head = Vec::new();
+                    while let Ok(byte) = stream.read_u8().await {
+                        head.push(byte);
+                        if !head.ends_with(b"\r\n\r\n") {
+                            continue;
+                        }
+                        let text = String::from_utf8(std::mem::take(&mut head)).unwrap();
+                        let Some(body) = answer(text.split(' ').nth(1).unwrap()) else { continue };
+                        let text = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+                        stream.write_all(text.as_bytes()).await.unwrap();
+                    }
+                });
+            }
+        });
+        let (tls, credentials) = (TlsFiles::default(), Credentials::None);
+        Client::new(Config { server, tls, credentials, proxy: None }, crate::NAME, 0.0, 0)
+    }
+
+    fn options(timeout: &str) -> Options {
+        let line = ["check", "--of=server", "--namespace=n", "--selector=a=b", "--port=1", "--token-file=/t"];
+        let line = line.into_iter().chain(["--ca-file=/ca", timeout]);
+        Options::parse(line.map(Into::into)).unwrap()
+    }
+
+    fn list(names: &[&str], next: &str) -> String {
+        let running =
+            |name| serde_json::json!({ "metadata": { "name": name }, "status": { "phase": "Running" } });
+        let items: Vec<_> = names.iter().map(running).collect();
+        serde_json::json!({ "metadata": { "continue": next }, "items": items }).to_string()
+    }
+
+    const WELL: &str = "konnectivity_network_proxy_server_ready_backends 1\n";
+
+    #[tokio::test]
+    async fn a_long_list_is_read_in_pages() {
+        let api = api(|path| match path.split_once("&limit=500&continue=") {
+            Some((_, "")) => Some(list(&["a"], "x/y")),
+            Some((_, "x%2Fy")) => Some(list(&["b"], "")),
+            _ => Some(WELL.to_owned()),
+        });
+        let report = run(&api.await, &options("--timeout=20s")).await.unwrap();
+        assert_eq!(report, "ok    a: ready, 0 streams\nok    b: ready, 0 streams\n");
+    }
+
+    #[tokio::test]
+    async fn pods_that_do_not_answer_are_reported_in_time() {
+        let api = api(|path| {
+            let silent = ["a"; 20];
+            if path.contains("/pods?") {
+                Some(list(&[&["well"][..], &silent].concat(), ""))
+            } else {
+                Some(WELL.to_owned()).filter(|_| path.contains("well"))
+            }
+        });
+        let (api, options) = (api.await, options("--timeout=2s"));
+        let checked = timeout(Duration::from_secs(8), run(&api, &options));
+        let report = checked.await.expect("in time").unwrap_err().to_string();
+        assert!(report.starts_with("ok    well: ready, 0 streams\n"), "{report}");
+        assert!(report.ends_with("\n20 of 21 pods are not well"), "{report}");
+    }
 
     #[test]
     fn an_agent_with_all_its_servers_is_well() {

@@ -118,13 +118,13 @@ pub struct User {
     pub username: String,
     /// Extra attributes: for a token that is bound to a pod, its node and pod.
     #[serde(deserialize_with = "or_default")]
-    pub extra: BTreeMap<String, Vec<String>>,
+    pub extra: BTreeMap<String, Option<Vec<String>>>,
 }
 
 impl User {
     /// The value of an extra attribute, if it has exactly one.
     pub fn extra(&self, key: &str) -> Option<&str> {
-        match self.extra.get(key).map(Vec::as_slice) {
+        match self.extra.get(key)?.as_deref() {
             Some([only]) => Some(only),
             _ => None,
         }
@@ -181,8 +181,9 @@ mod tests {
     #[test]
     fn a_further_fact_counts_only_alone() {
         let user: User =
-            serde_json::from_str(r#"{"extra":{"one":["a"],"two":["a","b"],"none":[]}}"#).unwrap();
-        assert_eq!((user.extra("one"), user.extra("two"), user.extra("none")), (Some("a"), None, None));
+            serde_json::from_str(r#"{"extra":{"one":["a"],"two":["a","b"],"none":[],"null":null}}"#).unwrap();
+        let values = ["one", "two", "none", "null"].map(|key| user.extra(key));
+        assert_eq!(values, [Some("a"), None, None, None]);
         assert_eq!(serde_json::from_str::<User>(r#"{"extra":null}"#).unwrap(), User::default());
     }
 }

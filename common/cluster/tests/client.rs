@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use cluster::config::{Credentials, Pem, Server, TlsFiles};
 use cluster::{ApiError, Client, Config, Freshness, Lease, Moment, WatchEvent};
 use fake_apiserver::{FakeApi, Fault};
 use pki::pki;
@@ -395,4 +396,31 @@ async fn any_path_is_read_and_certificates_are_judged_by_gos_rules() {
     assert_eq!(serde_json::from_slice::<serde_json::Value>(&body).unwrap(), api.lease("n", "a").unwrap());
     assert!(client.get("/nothing", LIMIT).await.unwrap_err().is(404));
     assert_eq!(api.seen()[0].authorization, "Bearer canary");
+}
+
+/// A pipe without a writer is like a file of a network file system that hangs.
+#[tokio::test]
+async fn a_file_that_hangs_delays_only_the_call() {
+    let (api, folder) = (FakeApi::start().await.unwrap(), tempfile::tempdir().unwrap());
+    let pipe = folder.path().join("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, 0o600.into()).unwrap();
+    let by_token = (Credentials::TokenFile(pipe.clone()), TlsFiles::default());
+    let by_authority =
+        (Credentials::None, TlsFiles { ca: Some(Pem::File(pipe.clone())), ..TlsFiles::default() });
+    for (credentials, tls) in [by_token, by_authority] {
+        let server = Server::parse(&format!("https://{}", api.address())).unwrap();
+        let client = Client::new(Config { server, tls, credentials, proxy: None }, "test", 0.0, 0);
+        // Ends the read after the call, and in any case.
+        let (ended, end) = std::sync::mpsc::channel::<()>();
+        let (pipe, late) = (pipe.clone(), Duration::from_secs(20));
+        let writer = std::thread::spawn(move || {
+            let in_time = end.recv_timeout(late) == Err(std::sync::mpsc::RecvTimeoutError::Disconnected);
+            std::fs::File::options().write(true).open(pipe).unwrap();
+            in_time
+        });
+        let error = client.get("/", Duration::from_millis(300)).await.unwrap_err();
+        drop(ended);
+        assert!(writer.join().unwrap(), "the thread waited: {error}");
+        assert!(error.to_string().contains("did not answer within 300ms"), "{error}");
+    }
 }

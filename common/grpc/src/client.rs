@@ -202,7 +202,7 @@ fn drive<IO: AsyncRead + AsyncWrite + Unpin>(
             return Poll::Ready(end.map_err(ConnectionError::from));
         }
         goaway.look(cx);
-        if let Poll::Ready(dead) = pinger.poll(cx, flusher.bytes_read(), false) {
+        if let Poll::Ready(dead) = pinger.poll(cx, flusher.bytes_read()) {
             return Poll::Ready(Err(dead.into()));
         }
         pinger.fit_window(cx, STREAM_WINDOW, |window| connection.set_initial_window_size(window));

@@ -48,8 +48,6 @@ pub struct Keepalive {
     pub timeout: Duration,
     /// The same once the peer answers on another connection, see [`KeepaliveHandle::supersede`].
     pub half_open_timeout: Duration,
-    /// Whether connections without a stream are pinged too.
-    pub while_idle: bool,
 }
 
 impl Keepalive {
@@ -58,7 +56,6 @@ impl Keepalive {
         interval: Duration::from_secs(7200),
         timeout: Duration::from_secs(20),
         half_open_timeout: Duration::from_secs(20),
-        while_idle: true,
     };
 }
 
@@ -107,7 +104,7 @@ impl KeepaliveFlags {
 
     fn every(self, interval: Duration) -> Keepalive {
         let (timeout, half_open_timeout) = (self.unresponsive_timeout, self.timeout);
-        Keepalive { interval, timeout, half_open_timeout, while_idle: true }
+        Keepalive { interval, timeout, half_open_timeout }
     }
 }
 

@@ -86,8 +86,8 @@ impl Pinger {
         }
     }
 
-    /// Called once per turn of the driver. `read`: bytes read so far on the connection; `idle`: it has no stream.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>, read: u64, idle: bool) -> Poll<Dead> {
+    /// Called once per turn of the driver. `read`: bytes read so far on the connection.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, read: u64) -> Poll<Dead> {
         let Some(pings) = &mut self.pings else { return Poll::Pending };
         let now = Instant::now();
         if self.read != read {
@@ -115,7 +115,7 @@ impl Pinger {
             probe |= self.checking;
         }
         if self.ping_sent.is_none() && (probe || now >= later(self.last_read, keepalive.interval)) {
-            self.send_ping(now, idle && !keepalive.while_idle && !probe);
+            self.send_ping(now);
         }
         let silent_since = self.ping_sent.map(|ping_sent| ping_sent.max(self.last_read));
         if silent_since.is_none() {
@@ -203,11 +203,8 @@ impl Pinger {
         }
     }
 
-    fn send_ping(&mut self, now: Instant, spare: bool) {
-        if spare {
-            // The next stream arrives by a read, which restarts the idle time.
-            self.last_read = now;
-        } else if let Some(pings) = &mut self.pings
+    fn send_ping(&mut self, now: Instant) {
+        if let Some(pings) = &mut self.pings
             && pings.send_ping(Ping::opaque()).is_ok()
         {
             self.ping_sent = Some(now);

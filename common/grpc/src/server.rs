@@ -250,11 +250,10 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Serving<IO> {
             }
         }
         self.lingering.poll(cx);
-        let idle = !self.connection.has_streams();
-        if let Poll::Ready(dead) = self.pinger.poll(cx, self.flusher.bytes_read(), idle) {
+        if let Poll::Ready(dead) = self.pinger.poll(cx, self.flusher.bytes_read()) {
             return Poll::Ready(Err(dead.into()));
         }
-        self.fit_overdue(idle);
+        self.fit_overdue(!self.connection.has_streams());
         if let Some(charge) = &mut self.unadmitted {
             charge.read(self.flusher.bytes_read()).map_err(|TooMuch| ConnectionError::UnadmittedMemory)?;
         } else {

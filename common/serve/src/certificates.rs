@@ -2,10 +2,13 @@
 //!
 //! Only later handshakes use a new certificate; established connections continue.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use net::tls::{Rotated, Rotating, Validities, unix_now, watch};
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
+use tokio::task::spawn_blocking;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::metrics::Certificates;
@@ -71,10 +74,13 @@ pub fn keep_kubeconfig_shown(
     every: Option<Duration>,
     metrics: &Certificates,
 ) -> Option<AbortOnDropHandle<()>> {
-    let (expires, metrics) = (expires?, metrics.clone());
-    facts.kubeconfig_certificate(expires.clone());
+    let (expires, metrics, shown) = (expires?, metrics.clone(), Arc::new(Mutex::new(None)));
+    let last = Arc::clone(&shown);
+    facts.kubeconfig_certificate(move || *last.lock());
     let show = move || {
-        if let Some(at) = expires() {
+        let expires = expires();
+        *shown.lock() = expires;
+        if let Some(at) = expires {
             metrics.expires(KUBECONFIG, at);
         }
     };
@@ -83,7 +89,8 @@ pub fn keep_kubeconfig_shown(
     Some(AbortOnDropHandle::new(runtime.spawn(async move {
         loop {
             tokio::time::sleep(every).await;
-            show();
+            // On a blocking thread: a network file system may hang.
+            let _ = spawn_blocking(show.clone()).await;
         }
     })))
 }
@@ -98,7 +105,6 @@ fn show(metrics: &Certificates, side: CertificateSide, validities: Validities) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicI64, Ordering};
 
     use prometheus_client::registry::Registry;
@@ -106,6 +112,7 @@ mod tests {
     use super::*;
     use crate::logs::VerbosityLevel;
     use crate::metrics::Exposition;
+    use crate::statusz::unix;
 
     #[tokio::test(start_paused = true)]
     async fn a_kubeconfigs_certificate_is_looked_at_again() {
@@ -130,5 +137,30 @@ mod tests {
         file.store(0, Ordering::Relaxed);
         tokio::time::sleep(Duration::from_secs(11)).await;
         assert!(shown(9_000), "a file that cannot be read says nothing");
+    }
+
+    #[tokio::test]
+    async fn a_kubeconfigs_certificate_that_cannot_be_read_delays_nothing_else() {
+        let metrics = Certificates::register(&mut Registry::default());
+        let facts = Facts::new("proxy-server", "", "", &[], VerbosityLevel::new(0));
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        let (reads, held) = (Arc::new(AtomicI64::new(0)), Arc::new(Mutex::new(held)));
+        let read = Arc::clone(&reads);
+        // The second read hangs.
+        let expires = move || match read.fetch_add(1, Ordering::Relaxed) {
+            0 => Some(5_000),
+            _ => held.lock().recv_timeout(Duration::from_secs(20)).ok().map(|()| 9_000),
+        };
+        let _looks =
+            keep_kubeconfig_shown(&Handle::current(), &facts, Some(expires), Some(LEAST_INTERVAL), &metrics);
+        let shown = || facts.document().certificates.first().map(|shown| shown.not_after.clone());
+        while reads.load(Ordering::Relaxed) < 2 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(shown(), Some(unix(5_000)), "the read hangs");
+        release.send(()).unwrap();
+        while shown() != Some(unix(9_000)) {
+            tokio::task::yield_now().await;
+        }
     }
 }

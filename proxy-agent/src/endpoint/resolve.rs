@@ -12,12 +12,10 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use hickory_resolver::TokioResolver;
-use hickory_resolver::config::{
-    LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts,
-};
+use hickory_resolver::config::{NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::net::{DnsError, NetError};
-use hickory_resolver::proto::rr::Name;
+use hickory_resolver::proto::rr::{Name, RecordType};
 use hickory_resolver::system_conf::parse_resolv_conf;
 use parking_lot::Mutex;
 use rand::seq::SliceRandom;
@@ -116,6 +114,8 @@ struct State {
 struct Configured {
     /// All servers in the file's order, once for each attempt; never empty.
     questions: Vec<Arc<Question>>,
+    search: Vec<Name>,
+    ndots: usize,
     hosts: Hosts,
 }
 
@@ -174,7 +174,27 @@ impl Configured {
     fn read(resolv_conf: &PathBuf, hosts: &PathBuf) -> Self {
         let (config, options) = read_resolv_conf(resolv_conf);
         let hosts = Hosts::parse(&std::fs::read_to_string(hosts).unwrap_or_default());
-        Self { questions: questions(config, &options), hosts }
+        Self::new(config, &options, hosts)
+    }
+
+    fn new(config: ResolverConfig, options: &ResolverOpts, hosts: Hosts) -> Self {
+        let (domain, search, servers) = config.into_parts();
+        // The machine's own domain counts only without a search list, as in the system's resolver.
+        let search = if search.is_empty() { domain.into_iter().collect() } else { search };
+        Self { questions: questions(&servers, options), search, ndots: options.ndots, hosts }
+    }
+
+    /// The absolute names to ask for, in Go's order: a name with fewer than `ndots` dots comes after the search list.
+    fn names(&self, mut name: Name) -> Vec<Name> {
+        if name.is_fqdn() {
+            return vec![name];
+        }
+        let appended = self.search.iter().filter_map(|domain| name.clone().append_domain(domain).ok());
+        let mut names: Vec<Name> = appended.collect();
+        let at = if usize::from(name.num_labels()) > self.ndots { 0 } else { names.len() };
+        name.set_fqdn(true);
+        names.insert(at, name);
+        names
     }
 
     async fn lookup(&self, host: &str, network: Network) -> Result<Vec<IpAddr>, LookupError> {
@@ -192,12 +212,13 @@ impl Configured {
             return Ok(both.into_iter().filter(|ip| network.admits(*ip)).collect());
         }
         let Ok(name) = Name::from_ascii(host) else { return Err(unknown) };
+        let names = self.names(name);
         // "No such name" is an answer; the next question is asked only if there is no answer.
         let mut outcome = Err(unknown.cause);
         let (mut unasked, mut open) = (self.questions.iter(), JoinSet::new());
         loop {
             if let Some(question) = unasked.next() {
-                open.spawn(question.clone().ask(name.clone(), network));
+                open.spawn(question.clone().ask(names.clone(), network));
             }
             let ended = match unasked.as_slice() {
                 [] => open.join_next().await,
@@ -225,15 +246,32 @@ impl Configured {
 }
 
 impl Question {
-    async fn ask(self: Arc<Self>, name: Name, network: Network) -> Result<Vec<IpAddr>, LookupCause> {
-        let answer = self.resolver.lookup_ip(name).await.map_err(|error| cause(self.server, &error))?;
-        let mut found: Vec<IpAddr> = answer.iter().filter(|ip| network.admits(*ip)).collect();
-        if found.is_empty() {
-            return Err(LookupCause::NoSuchHost(Some(self.server)));
+    /// The addresses of the first of these names that has any. "No such host" means that the server has said so of each name.
+    async fn ask(self: Arc<Self>, names: Vec<Name>, network: Network) -> Result<Vec<IpAddr>, LookupCause> {
+        let mut failed = None;
+        for name in names {
+            let answers = tokio::join!(
+                self.resolver.lookup(name.clone(), RecordType::A),
+                self.resolver.lookup(name, RecordType::AAAA)
+            );
+            let mut found = Vec::new();
+            for answer in <[_; 2]>::from(answers) {
+                match answer {
+                    Ok(answer) => {
+                        found.extend(answer.answers().iter().filter_map(|record| record.data.ip_addr()));
+                    }
+                    Err(NetError::Dns(DnsError::NoRecordsFound(_))) => {}
+                    Err(error) => failed = failed.or_else(|| Some(cause(self.server, &error))),
+                }
+            }
+            found.retain(|ip| network.admits(*ip));
+            if !found.is_empty() {
+                // Not every server rotates its answers; the shuffle spreads the dials over the addresses.
+                found.shuffle(&mut rand::rng());
+                return Ok(found);
+            }
         }
-        // Not every server rotates its answers; the shuffle spreads the dials over the addresses.
-        found.shuffle(&mut rand::rng());
-        Ok(found)
+        Err(failed.unwrap_or(LookupCause::NoSuchHost(Some(self.server))))
     }
 }
 
@@ -247,20 +285,18 @@ fn cause(server: SocketAddr, error: &NetError) -> LookupCause {
             None => refused,
         },
         NetError::NoConnections => refused,
-        NetError::Dns(DnsError::NoRecordsFound(_)) => LookupCause::NoSuchHost(Some(server)),
         _ => LookupCause::Misbehaving(server),
     }
 }
 
 /// All questions of a lookup, in the order in which they are asked.
-fn questions(config: ResolverConfig, options: &ResolverOpts) -> Vec<Arc<Question>> {
-    let (domain, search, servers) = config.into_parts();
+fn questions(servers: &[NameServerConfig], options: &ResolverOpts) -> Vec<Arc<Question>> {
     let mut unrepeated = options.clone();
     unrepeated.attempts = 0;
     let question = |server: &NameServerConfig| {
         let port = server.connections.first().map_or(53, |connection| connection.port);
         let address = SocketAddr::new(server.ip, port);
-        let config = ResolverConfig::from_parts(domain.clone(), search.clone(), vec![server.clone()]);
+        let config = ResolverConfig::from_parts(None, Vec::new(), vec![server.clone()]);
         let resolver = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
             .with_options(unrepeated.clone())
             .build()
@@ -280,13 +316,9 @@ fn read_resolv_conf(path: &PathBuf) -> (ResolverConfig, ResolverOpts) {
         (ResolverConfig::from_parts(None, Vec::new(), servers), ResolverOpts::default())
     });
     options.timeout = options.timeout.clamp(LEAST_TIMEOUT, MOST_TIMEOUT);
-    options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
     options.use_hosts_file = ResolveHosts::Never;
     options.cache_size = 0;
-    let (domain, search, servers) = config.into_parts();
-    // The library adds the machine's own domain even if the file has a search list; the system's resolver does not.
-    let domain = if search.is_empty() { domain } else { None };
-    (ResolverConfig::from_parts(domain, search, servers), options)
+    (config, options)
 }
 
 /// Parses a resolv.conf. If the library refuses it, uses the lines that it accepts individually, as Go does.

@@ -88,8 +88,7 @@ fn with_servers(search: &str, ports: &[u16]) -> SystemResolver {
         server.connections.iter_mut().for_each(|connection| connection.port = *port);
     }
     let config = ResolverConfig::from_parts(domain, search, configs);
-    let current = Configured { questions: questions(config, &options), hosts: Hosts::parse(HOSTS) };
-    resolver.state.get_mut().current = Arc::new(current);
+    resolver.state.get_mut().current = Arc::new(Configured::new(config, &options, Hosts::parse(HOSTS)));
     resolver
 }
 
@@ -149,6 +148,46 @@ async fn a_silent_server_does_not_keep_the_next_from_being_asked() {
     assert_eq!(found.unwrap(), ips(&["10.1.2.3"]));
     let error = timeout(dial, resolver.lookup("nx", Network::Tcp)).await.expect("within a dial").unwrap_err();
     assert_eq!(error.to_string(), format!("lookup nx on 127.0.0.1:{}: no such host", ports[1]));
+}
+
+#[tokio::test]
+async fn a_name_with_enough_dots_is_asked_for_before_the_search_list() {
+    let resolver = with_server("search a b\noptions ndots:2", &[]).await;
+    let names = |host| {
+        let names = resolver.configured().names(Name::from_ascii(host).unwrap());
+        names.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(names("x.y"), ["x.y.a.", "x.y.b.", "x.y."]);
+    assert_eq!(names("x.y.z"), ["x.y.z.", "x.y.z.a.", "x.y.z.b."]);
+    assert_eq!(names("x."), ["x."]);
+}
+
+#[tokio::test]
+async fn a_failure_for_one_name_of_the_search_list_is_not_no_such_host() {
+    let broken = serve_by(|query, from| {
+        let mut answer = answer(&query, &[]);
+        if query[12..].starts_with(b"\x04kube\x03svc\x05local\0") {
+            answer[3] = 0x82;
+        }
+        vec![(answer, from)]
+    });
+    let (broken, search) = (broken.await.port(), "search ns.svc.local svc.local\noptions ndots:5");
+    let error = with_servers(search, &[broken]).lookup("kube", Network::Tcp).await.unwrap_err();
+    assert_eq!(error.to_string(), format!("lookup kube on 127.0.0.1:{broken}: server misbehaving"));
+    let resolver = with_servers(search, &[broken, serve(&["kube.svc.local"]).await.port()]);
+    assert_eq!(resolver.lookup("kube", Network::Tcp).await.unwrap(), ips(&["10.1.2.3"]));
+}
+
+#[tokio::test]
+async fn a_failed_query_for_ipv6_is_not_no_such_host() {
+    let server = serve_by(|query, from| {
+        let mut answer = answer(&query, &[]);
+        answer[3] = if is_a(&query) { 0x80 } else { 0x82 };
+        vec![(answer, from)]
+    });
+    let error =
+        with_servers("", &[server.await.port()]).lookup("six.example", Network::Tcp).await.unwrap_err();
+    assert!(error.to_string().ends_with("server misbehaving"), "{error}");
 }
 
 #[tokio::test]

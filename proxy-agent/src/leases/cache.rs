@@ -42,14 +42,11 @@ impl LeaseCache {
     pub(super) fn list(&mut self, leases: &[Lease], now: Now, blind_since: Option<Duration>) {
         let mut before = std::mem::take(&mut self.entries);
         for lease in leases {
-            if let Some((name, entry)) = before.remove_entry(&lease.metadata.name) {
-                self.entries.insert(name, entry);
-            }
+            let known = before.remove_entry(&lease.metadata.name);
+            let counted = matches!((&known, blind_since), (Some((_, entry)), Some(since)) if entry.counts_until > since);
+            self.entries.extend(known);
             self.there(lease, now);
-            let Some(since) = blind_since else { continue };
-            if let Some(entry) = self.entries.get_mut(&lease.metadata.name)
-                && entry.counts_until > since
-            {
+            if counted && let Some(entry) = self.entries.get_mut(&lease.metadata.name) {
                 entry.counts_until = entry.counts_until.max(now.steady + lease::duration(lease));
             }
         }
@@ -201,6 +198,13 @@ mod tests {
                 assert_eq!(count(&cache, seconds), 1 + dead, "{skew} after {seconds} s");
             }
         }
+    }
+
+    #[test]
+    fn an_expired_lease_that_was_never_seen_does_not_count_after_an_outage() {
+        let mut cache = LeaseCache::default();
+        cache.list(&[lease("over", -30), lease("a", 0)], at(5), Some(Duration::ZERO));
+        assert_eq!((count(&cache, 5), count(&cache, 30)), (1, 0));
     }
 
     #[test]

@@ -85,7 +85,7 @@ impl LeaseCounter {
 
     /// Counts forever.
     pub async fn run(mut self) {
-        let mut freshness = Freshness::Any;
+        let (mut freshness, mut told) = (Freshness::Any, false);
         loop {
             let mut version = match self.list(freshness).await {
                 Ok(version) => version,
@@ -106,7 +106,10 @@ impl LeaseCounter {
                         break;
                     }
                     Err(error) if error.is(403) || error.is(405) => {
-                        tracing::warn!(%error, "Leases cannot be watched; they are listed every 15 s instead");
+                        if !std::mem::replace(&mut told, true) {
+                            tracing::warn!(%error, "Leases cannot be watched; they are listed every 15 s instead");
+                        }
+                        self.metrics.journal.api_failed(&format!("leases: {error}"));
                         // Without watches a successful list is the only success that resets the failures.
                         self.failures = 0;
                         sleep(self.paced(jittered(POLL))).await;
@@ -200,15 +203,14 @@ impl LeaseCounter {
                 tracing::warn!(
                     "Could not list leases to update server count, using fallback count ({count}): {error}"
                 );
-                self.metrics.journal.api_failed(&format!("leases: {error}"));
-                self.set_blind();
+                self.set_blind(&error);
                 self.next_check = Instant::now() + self.next_pause();
             }
         }
     }
 
     async fn failed(&mut self, doing: &str, error: &ApiError) {
-        self.set_blind();
+        self.set_blind(error);
         let wait = self.next_pause().max(error.retry_after().unwrap_or_default().min(LONGEST_PAUSE));
         let (count, retry_in) = (self.known(), GoDuration::from(wait));
         tracing::error!(
@@ -217,7 +219,8 @@ impl LeaseCounter {
         sleep(wait).await;
     }
 
-    fn set_blind(&mut self) {
+    fn set_blind(&mut self, error: &ApiError) {
+        self.metrics.journal.api_failed(&format!("leases: {error}"));
         self.blind = true;
         if self.count.borrow().is_some() {
             self.publish();
@@ -252,7 +255,7 @@ impl LeaseCounter {
             changed
         });
         if before != Some(0) && self.count.borrow().as_ref().is_some_and(|leased| leased.count == 0) {
-            tracing::warn!("No valid leases found, assuming server count of 1");
+            tracing::warn!("No valid leases found, using the server count that servers told, at least 1");
         }
     }
 }

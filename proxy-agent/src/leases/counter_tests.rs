@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use cluster::{Client, Config, Moment};
 use fake_apiserver::{FakeApi, Fault};
 use serde_json::json;
+use serve::logs::{Logs, Options};
 use serve::metrics::{Exposition, Registry};
 
 use super::*;
@@ -17,7 +18,7 @@ struct World {
     skew: Arc<AtomicI64>,
     exposition: Exposition,
     metrics: Metrics,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 impl World {
@@ -28,7 +29,7 @@ impl World {
         let mut registry = Registry::default();
         let metrics = crate::metrics::register(&mut registry);
         let exposition = Exposition::new(registry);
-        World { api, client, skew: Arc::default(), exposition, metrics, _folder: folder }
+        World { api, client, skew: Arc::default(), exposition, metrics, folder }
     }
 
     fn count(&self) -> watch::Receiver<Option<Leased>> {
@@ -40,6 +41,18 @@ impl World {
         (counter.clock, counter.speedup) = (clock, SPEEDUP);
         tokio::spawn(counter.run());
         counted
+    }
+
+    /// Takes this thread's log lines; the second value returns them.
+    fn log(&self) -> (tracing::subscriber::DefaultGuard, impl Fn() -> String) {
+        let path = self.folder.path().join("log");
+        let options = Options { logtostderr: false, log_file: Some(path.clone()), ..Options::default() };
+        let (subscriber, logs) = Logs::build(&options).unwrap();
+        let text = move || {
+            logs.flush(Duration::from_secs(10));
+            std::fs::read_to_string(&path).unwrap()
+        };
+        (tracing::subscriber::set_default(subscriber), text)
     }
 
     fn put(&self, name: &str, seconds: i64) {
@@ -83,6 +96,7 @@ async fn holds(counted: &mut watch::Receiver<Option<Leased>>, want: usize, durin
 async fn the_count_follows_servers_that_come_and_go() {
     let world = World::new().await;
     world.put("a", 600);
+    let (_guard, log) = world.log();
     let mut counted = world.count();
     becomes(&mut counted, 1).await;
     world.put("b", 600);
@@ -98,6 +112,7 @@ async fn the_count_follows_servers_that_come_and_go() {
     world.api.delete_lease("kube-system", "c");
     world.api.delete_lease("kube-system", "e");
     becomes(&mut counted, 1).await;
+    assert!(log().contains("No valid leases found, using the server count that servers told"), "{}", log());
     assert_eq!(world.api.count("GET"), 2, "one list and one watch");
     let scrape = world.exposition.scrape();
     let line = "konnectivity_network_proxy_agent_lease_lists_total{http_response_code=\"200\",reason=\"\"} 2";
@@ -233,15 +248,18 @@ async fn without_the_right_to_watch_leases_are_listed() {
     let world = World::new().await;
     world.put("a", 600);
     world.api.set_fault("watch=true", Fault::Status(403, "Forbidden"));
+    let (_guard, log) = world.log();
     let mut counted = world.count();
     becomes(&mut counted, 1).await;
     world.put("b", 600);
     becomes(&mut counted, 2).await;
+    assert!(world.metrics.journal.api_error().contains(" leases: "), "{}", world.metrics.journal.api_error());
     let (before, began) = (world.api.count("GET"), Instant::now());
     assert!(world.api.wait(|api| api.count("GET") >= before + 4).await);
     let rate = 4.0 * 60.0 / began.elapsed().as_secs_f64() / f64::from(SPEEDUP);
     println!("{rate:.1} requests a minute at the real pace");
     assert!(rate < 12.0, "{rate} requests a minute");
+    assert_eq!(log().matches("Leases cannot be watched").count(), 1, "{}", log());
 }
 
 #[tokio::test]
@@ -252,6 +270,7 @@ async fn nothing_is_said_before_the_first_list() {
     let mut counted = world.count();
     assert!(world.api.wait(|api| api.count("GET") >= 3).await);
     assert_eq!(*counted.borrow(), None);
+    assert!(world.metrics.journal.api_error().contains(" leases: "), "{}", world.metrics.journal.api_error());
     world.api.heal();
     becomes(&mut counted, 1).await;
     let scrape = world.exposition.scrape();

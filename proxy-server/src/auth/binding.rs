@@ -137,7 +137,7 @@ mod tests {
 
     fn token(node: &str) -> Identity {
         let fact = |name: &str, value: &str| {
-            (format!("authentication.kubernetes.io/{name}"), vec![value.to_owned()])
+            (format!("authentication.kubernetes.io/{name}"), Some(vec![value.to_owned()]))
         };
         let extra =
             BTreeMap::from([fact("node-name", node), fact("pod-name", "agent-x"), fact("pod-uid", "u-1")]);

@@ -16,7 +16,7 @@ use net::env_proxy::{Proxy, tunnel};
 use net::listen::tune;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::sleep;
 use tokio_rustls::TlsConnector;
 
@@ -48,7 +48,7 @@ pub(super) async fn connect(config: &Config, presented: &PresentedCredentials) -
         None => Box::new(dial(&server.host, server.port).await.map_err(|error| failed(&error))?),
     };
     if server.https {
-        let tls = TlsConnector::from(config.tls.build(presented.identity.as_ref()).map_err(ApiError::tls)?);
+        let tls = connector(config, presented).await?;
         let shaken = tls.connect(config.tls.name(&server.host).map_err(ApiError::tls)?, stream).await;
         stream = Box::new(shaken.map_err(|error| failed(&format_args!("TLS: {error}")))?);
     }
@@ -73,7 +73,7 @@ async fn through(
     let tcp = dial(&proxy.host, proxy.port).await;
     let mut stream: Stream = Box::new(tcp.map_err(|error| failed(&format_args!("proxy {proxy}: {error}")))?);
     if proxy.tls {
-        let tls = TlsConnector::from(config.tls.build(presented.identity.as_ref()).map_err(ApiError::tls)?);
+        let tls = connector(config, presented).await?;
         let shaken = tls.connect(name_in_tls(&proxy.host).map_err(ApiError::tls)?, stream).await;
         stream = Box::new(shaken.map_err(|error| failed(&format_args!("proxy {proxy}: TLS: {error}")))?);
     }
@@ -81,6 +81,14 @@ async fn through(
         stream = tunnel(stream, proxy, &server.authority()).await.map_err(|error| failed(&error))?;
     }
     Ok(stream)
+}
+
+/// Reads the files on a blocking thread: a network file system may hang.
+async fn connector(config: &Config, presented: &PresentedCredentials) -> Result<TlsConnector, ApiError> {
+    let (files, identity) = (config.tls.clone(), presented.identity.clone());
+    let built = spawn_blocking(move || files.build(identity.as_ref())).await;
+    let built = built.unwrap_or_else(|error| Err(error.to_string()));
+    built.map(TlsConnector::from).map_err(ApiError::tls)
 }
 
 async fn dial(host: &str, port: u16) -> io::Result<TcpStream> {

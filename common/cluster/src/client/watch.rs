@@ -90,7 +90,8 @@ fn event(line: &[u8]) -> Result<Option<WatchEvent>, ApiError> {
         }
         "DELETED" => Some(WatchEvent::Gone(Box::new(serde_json::from_value(object).map_err(nonsense)?))),
         "BOOKMARK" => {
-            let metadata: Metadata = serde_json::from_value(object["metadata"].take()).map_err(nonsense)?;
+            let metadata = object.get_mut("metadata").map(Value::take).unwrap_or_default();
+            let metadata: Metadata = serde_json::from_value(metadata).map_err(nonsense)?;
             Some(WatchEvent::Bookmark(metadata.resource_version))
         }
         "ERROR" => {
@@ -99,4 +100,17 @@ fn event(line: &[u8]) -> Result<Option<WatchEvent>, ApiError> {
         }
         _ => None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::event;
+
+    #[test]
+    fn a_bookmark_that_is_no_object_is_an_error() {
+        for object in ["[1]", "1", "\"text\"", "null", "{}"] {
+            let line = format!("{{\"type\": \"BOOKMARK\", \"object\": {object}}}");
+            assert!(event(line.as_bytes()).is_err(), "{object}");
+        }
+    }
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use http::HeaderValue;
 use http::header::InvalidHeaderValue;
+use tokio::task::spawn_blocking;
 
 use super::exec::Exec;
 use super::tls::Pem;
@@ -58,7 +59,10 @@ impl Credentials {
             Self::None => None,
             Self::Token(header) => Some(header.clone()),
             Self::TokenFile(path) => {
-                Some(read(path).map_err(|error| format!("token file {path:?}: {error}"))?)
+                // On a blocking thread: a network file system may hang.
+                let file = path.clone();
+                let header = spawn_blocking(move || read(&file)).await.map_err(io::Error::from).flatten();
+                Some(header.map_err(|error| format!("token file {path:?}: {error}"))?)
             }
             Self::Exec(exec) => return exec.show().await,
         };

@@ -218,7 +218,10 @@ impl<O: Options> Rotating for Tls<O> {
 
     fn take(&self, material: &Material) -> Result<(), TlsError> {
         let Shared { options, observer, current } = &*self.0;
-        current.store(Arc::new(Generation::new(options, observer, material.clone(), Judge::AtReload)?));
+        // A pair that is in use already does not prevent the use of new authorities.
+        let judge =
+            if current.load().material.pair == material.pair { Judge::AtStart } else { Judge::AtReload };
+        current.store(Arc::new(Generation::new(options, observer, material.clone(), judge)?));
         Ok(())
     }
 

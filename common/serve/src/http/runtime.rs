@@ -25,7 +25,8 @@ impl OpsRuntime {
             .worker_threads(1)
             .enable_all()
             .thread_name("ops")
-            .max_blocking_threads(2)
+            // Silent name servers and hung file systems occupy some.
+            .max_blocking_threads(8)
             .build()?;
         Ok(Self { handle: runtime.handle().clone(), runtime: Some(runtime) })
     }

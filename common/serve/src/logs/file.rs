@@ -6,6 +6,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::line::stamps;
@@ -33,7 +34,7 @@ pub(super) struct LogFile {
 enum Place {
     /// One file, which rotation truncates.
     Fixed(PathBuf),
-    /// One file, which rotation renames to `PATH.1`.
+    /// One file, which rotation renames to `PATH.1`; it becomes `Fixed` if that fails.
     Kept(PathBuf),
     /// A new file for each rotation, in the first folder that accepts it.
     Folders(Vec<PathBuf>, Severity),
@@ -71,7 +72,9 @@ impl LogFile {
             Ok(metadata) if metadata.is_file() => (metadata.len(), FILE_SIZE),
             _ => (0, u64::MAX),
         };
-        Ok(Self { place: Place::Kept(path.to_owned()), opening: false, limit, file, size, torn: false })
+        // The path may be a link (/dev/stdout is one), which must not be renamed. A deleted file has no path.
+        let place = path.canonicalize().map_or_else(|_| Place::Fixed(path.to_owned()), Place::Kept);
+        Ok(Self { place, opening: false, limit, file, size, torn: false })
     }
 
     /// Whether `more` further bytes would reach the limit.
@@ -81,8 +84,17 @@ impl LogFile {
 
     /// Rotates.
     pub(super) fn rotate(&mut self) -> io::Result<()> {
+        // If another process has renamed the file, its new file is shared.
+        if let Place::Kept(path) = &self.place
+            && is_at(&self.file, path)
+            && let Err(error) = fs::rename(path, path.with_added_extension("1"))
+        {
+            let path = path.clone();
+            tracing::warn!(path = %path.display(), %error, "connection log cannot be renamed, it is truncated at its limit");
+            self.place = Place::Fixed(path);
+        }
         self.file = self.place.open(false).map_err(|(_, source)| source)?;
-        self.size = 0;
+        self.size = self.file.metadata().map_or(0, |metadata| metadata.len());
         self.torn = false;
         self.write_opening()
     }
@@ -129,15 +141,7 @@ impl Place {
     fn open(&self, keep: bool) -> Result<File, (PathBuf, io::Error)> {
         match self {
             Place::Fixed(path) => open(path, keep).map_err(|error| (path.clone(), error)),
-            Place::Kept(path) => {
-                let mut kept = path.clone().into_os_string();
-                kept.push(".1");
-                // An earlier attempt may have renamed the file and failed to open a new one.
-                let renamed = fs::rename(path, kept).or_else(|error| {
-                    if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
-                });
-                renamed.and_then(|()| open(path, true)).map_err(|error| (path.clone(), error))
-            }
+            Place::Kept(path) => open(path, true).map_err(|error| (path.clone(), error)),
             Place::Folders(folders, severity) => {
                 let mut last = (PathBuf::new(), io::Error::from(io::ErrorKind::NotFound));
                 for folder in folders {
@@ -159,6 +163,13 @@ fn open(path: &Path, keep: bool) -> io::Result<File> {
         file.set_len(0)?;
     }
     Ok(file)
+}
+
+/// Whether the open file is still the one at this path.
+fn is_at(file: &File, path: &Path) -> bool {
+    let [open, named] =
+        [file.metadata(), fs::metadata(path)].map(|found| found.map(|f| (f.dev(), f.ino())).ok());
+    open == named
 }
 
 /// Creates `PROGRAM.HOST.USER.log.SEVERITY.DATE-TIME.PID`, and the link `PROGRAM.SEVERITY` to it.

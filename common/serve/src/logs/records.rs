@@ -117,6 +117,58 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_cannot_be_renamed_is_truncated() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("connections");
+        fs::create_dir(folder.path().join("connections.1")).unwrap();
+        let mut file = LogFile::records(&path).unwrap();
+        for text in ["one\n", "two\n", "three\n"] {
+            file.write_all(text.as_bytes()).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+            file.rotate().unwrap();
+        }
+    }
+
+    #[test]
+    fn the_file_behind_a_link_is_renamed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, link) = (folder.path().join("connections"), folder.path().join("link"));
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        let stdout = fs::File::create(&path).unwrap();
+        let descriptor = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&stdout));
+        for link in [&link, Path::new(&descriptor)] {
+            let mut file = LogFile::records(link).unwrap();
+            file.write_all(b"before\n").unwrap();
+            file.rotate().unwrap();
+            file.write_all(b"after\n").unwrap();
+            assert!(link.is_symlink());
+            assert_eq!(fs::read_to_string(&path).unwrap(), "after\n");
+            assert_eq!(fs::read_to_string(folder.path().join("connections.1")).unwrap(), "before\n");
+            fs::rename(folder.path().join("connections.1"), &path).unwrap();
+            fs::File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
+        }
+        fs::remove_file(&path).unwrap();
+        let mut deleted = LogFile::records(Path::new(&descriptor)).unwrap();
+        deleted.write_all(b"before\n").unwrap();
+        deleted.rotate().unwrap();
+        assert_eq!(stdout.metadata().unwrap().len(), 0);
+    }
+
+    #[test]
+    fn the_file_of_another_process_is_not_renamed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, kept) = (folder.path().join("connections"), folder.path().join("connections.1"));
+        let [mut old, mut new] = [(); 2].map(|()| LogFile::records(&path).unwrap());
+        new.write_all(b"before\n").unwrap();
+        new.rotate().unwrap();
+        new.write_all(b"after\n").unwrap();
+        old.rotate().unwrap();
+        old.write_all(b"last\n").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "after\nlast\n");
+        assert_eq!(fs::read_to_string(&kept).unwrap(), "before\n");
+    }
+
+    #[test]
     fn a_pipe_that_is_not_read_blocks_no_one() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pipe");

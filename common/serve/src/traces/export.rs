@@ -86,8 +86,21 @@ fn batch((name, id): &(&'static str, String), spans: Vec<Span>) -> Bytes {
     message.freeze()
 }
 
-/// One call, on a new connection if there is none.
+/// One call, and another one on a new connection if a kept one fails: the collector may have closed it.
 async fn send(
+    connection: &mut Option<SendRequest<Bytes>>,
+    collector: &str,
+    message: Bytes,
+) -> Result<(), ExportError> {
+    let was_kept = connection.is_some();
+    match call(connection, collector, message.clone()).await {
+        Err(_) if was_kept && connection.is_none() => call(connection, collector, message).await,
+        ended => ended,
+    }
+}
+
+/// One call, on a new connection if there is none. Keeps the connection if there is an answer.
+async fn call(
     connection: &mut Option<SendRequest<Bytes>>,
     collector: &str,
     message: Bytes,
@@ -129,5 +142,41 @@ async fn send(
             Err(format!("answer grpc-status {code} {message}").into())
         }
         None => Err(format!("answer {}, is it an OTLP port for gRPC?", head.status).into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_batch_survives_the_end_of_an_idle_connection() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let collector = listener.local_addr().unwrap().to_string();
+        // Serves one call on each connection, and closes it when told.
+        let (close, mut closes) = mpsc::channel::<tokio::sync::oneshot::Sender<()>>(1);
+        tokio::spawn(async move {
+            loop {
+                let mut connection = h2::server::handshake(listener.accept().await.unwrap().0).await.unwrap();
+                let (_, mut answer) = connection.accept().await.unwrap().unwrap();
+                let head = http::Response::builder().header("grpc-status", "0").body(()).unwrap();
+                answer.send_response(head, true).unwrap();
+                let closed = tokio::select! {
+                    closed = closes.recv() => closed,
+                    _ = connection.accept() => panic!("another call"),
+                };
+                drop(connection);
+                closed.unwrap().send(()).unwrap();
+            }
+        });
+        let mut connection = None;
+        for _ in 0..3 {
+            send(&mut connection, &collector, Bytes::from_static(b"batch")).await.unwrap();
+            let (closed, is_closed) = tokio::sync::oneshot::channel();
+            close.send(closed).await.unwrap();
+            is_closed.await.unwrap();
+        }
     }
 }

@@ -142,3 +142,16 @@ fn changed_files_and_their_expiry_are_reported() {
     assert_eq!(now.not_after, 1_893_456_000, "the earliest end of the bundle");
     assert!(now.not_after < authority.not_after);
 }
+
+#[test]
+fn new_authorities_are_taken_beside_an_expired_pair_that_did_not_change() {
+    let world = World::new();
+    let mut expired = leaf(&["client.test"]);
+    (expired.not_before, expired.not_after) =
+        (rcgen::date_time_ymd(2000, 1, 1), rcgen::date_time_ymd(2001, 1, 1));
+    world.files.pair("client", &world.root.issue(expired));
+    let client = world.client();
+    world.files.certs("root.crt", &[&Pair::self_signed(ca("other")).der]);
+    reload(&client).unwrap();
+    assert!(client.uses(&client.read().unwrap()));
+}
