@@ -59,8 +59,8 @@ func (r report) markdown(s settings) string {
 	for _, f := range []front{grpcUnix, httpUnix} {
 		for _, g := range s.golang {
 			r.table(&text, "Go "+g.name+", "+f.name, []column{
-				{"our server, Go agent", cell{s.own, g, f}},
-				{"Go server, our agent", cell{g, s.own, f}},
+				{"native server, Go agent", cell{s.own, g, f}},
+				{"Go server, native agent", cell{g, s.own, f}},
 				{"Go server, Go agent", cell{g, g, f}},
 			}, true)
 		}
@@ -78,8 +78,8 @@ func (r report) summary(s settings) string {
 			title string
 			of    func(peer) cell
 		}{
-			{"Our server, Go agent", func(g peer) cell { return cell{s.own, g, f} }},
-			{"Go server, our agent", func(g peer) cell { return cell{g, s.own, f} }},
+			{"Native server, Go agent", func(g peer) cell { return cell{s.own, g, f} }},
+			{"Go server, native agent", func(g peer) cell { return cell{g, s.own, f} }},
 		} {
 			var columns []column
 			for _, g := range s.golang {
@@ -96,7 +96,7 @@ func (r report) ownTable(text *strings.Builder, s settings, notes bool) {
 	for _, f := range []front{grpcUnix, grpcTLS, httpUnix, httpTLS} {
 		columns = append(columns, column{f.name, cell{s.own, s.own, f}})
 	}
-	r.table(text, "Our server, our agent", columns, notes)
+	r.table(text, "Native server, native agent", columns, notes)
 }
 
 type column struct {

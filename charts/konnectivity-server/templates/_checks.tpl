@@ -151,7 +151,7 @@
 {{- define "konnectivity-server.checkHost" -}}
 {{- $values := .Values -}}
 {{- if and (include "konnectivity-server.usesHostPaths" .) (not (include "konnectivity-server.runsAsRoot" .)) (not $values.hostPathsPrepared) -}}
-{{- fail (printf "paths of the host are mounted and the server runs as user %v, who can neither read root's files nor write into a folder that kubelet makes: prepare them for that user and set hostPathsPrepared=true, or set podSecurityContext.runAsUser=0, podSecurityContext.runAsGroup=0 and podSecurityContext.runAsNonRoot=false" (dig "runAsUser" 65532 (default dict $values.podSecurityContext) | int)) -}}
+{{- fail (printf "paths of the host are mounted and the server runs as user %v, who can neither read root's files nor write into a directory that kubelet makes: prepare them for that user and set hostPathsPrepared=true, or set podSecurityContext.runAsUser=0, podSecurityContext.runAsGroup=0 and podSecurityContext.runAsNonRoot=false" (dig "runAsUser" 65532 (default dict $values.podSecurityContext) | int)) -}}
 {{- end -}}
 {{- if and (include "konnectivity-server.runsAsRoot" .) (dig "runAsNonRoot" (dig "runAsNonRoot" false (default dict $values.podSecurityContext)) (default dict $values.securityContext)) -}}
 {{- fail "podSecurityContext.runAsUser is 0 and runAsNonRoot is true, which kubelet refuses: set podSecurityContext.runAsNonRoot=false" -}}
@@ -182,7 +182,7 @@
 {{- $values := .Values -}}
 {{- $uds := eq $values.frontend.type "uds" -}}
 {{- if and (contains "uds" (include "konnectivity-server.frontendTypes" $)) (has (clean $values.frontend.uds.hostPath) (include "konnectivity-server.hostFolders" . | fromYamlArray)) -}}
-{{- fail (printf "frontend.uds.hostPath is %s, which is mounted already for the files of agentListener.tls.hostPath or agentListener.clientCA.hostPath: give the socket a folder of its own" $values.frontend.uds.hostPath) -}}
+{{- fail (printf "frontend.uds.hostPath is %s, which is mounted already for the files of agentListener.tls.hostPath or agentListener.clientCA.hostPath: give the socket a directory of its own" $values.frontend.uds.hostPath) -}}
 {{- end -}}
 {{- $name := "egressSelector.apiserverCertificateDirectory" -}}
 {{- $folder := $values.egressSelector.apiserverCertificateDirectory -}}
@@ -191,7 +191,7 @@
 {{- $folder = include "konnectivity-server.apiserverSocketDirectory" . -}}
 {{- end -}}
 {{- if and $values.egressSelector.render (eq (clean $folder) "/etc/kubernetes/konnectivity") -}}
-{{- fail (printf "%s is %s, where kube-apiserver mounts its EgressSelectorConfiguration, and no path is mounted twice: name another folder" $name $folder) -}}
+{{- fail (printf "%s is %s, where kube-apiserver mounts its EgressSelectorConfiguration, and no path is mounted twice: name another directory" $name $folder) -}}
 {{- end -}}
 {{- end -}}
 

@@ -48,7 +48,7 @@ fn command() -> Command {
         .arg(path("suite", "The test program `suite`, for rows that are tests"))
         .arg(path(
             "go",
-            "The folder of Go's server and agent: a column of theirs, and row 15 from them to ours",
+            "The folder of Go's server and agent: a column of theirs, and row 15 from them to native ones",
         ))
         .arg(
             path("write", "Writes the table into FAULTS.md of this folder")

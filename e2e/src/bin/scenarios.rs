@@ -14,7 +14,7 @@ use e2e::process::raise_descriptor_limit;
 use e2e::scenarios::{ALL, Mix, Row, Scenario, Sizes, Timing, end_on_signals, picture, run, table};
 
 /// The mix whose figures decide whether this program succeeds.
-const NATIVE: &str = "ours-ours";
+const NATIVE: &str = "native-native";
 
 const MODES: [Mode; 2] = [Mode::Grpc, Mode::HttpConnect];
 
@@ -22,8 +22,8 @@ const MODES: [Mode; 2] = [Mode::Grpc, Mode::HttpConnect];
 const MIXES: [(&str, [bool; 2]); 4] = [
     ("Go-Go", [false, false]),
     (NATIVE, [true, true]),
-    ("our server and Go agents", [true, false]),
-    ("Go server and our agents", [false, true]),
+    ("native server and Go agents", [true, false]),
+    ("Go server and native agents", [false, true]),
 ];
 
 fn command() -> Command {
@@ -38,8 +38,8 @@ fn command() -> Command {
     Command::new("scenarios")
         .about("Injects production's faults between servers and agents, and measures them")
         .args_override_self(true)
-        .arg(path("server", "Our proxy-server").required(true))
-        .arg(path("agent", "Our proxy-agent").required(true))
+        .arg(path("server", "The native proxy-server").required(true))
+        .arg(path("agent", "The native proxy-agent").required(true))
         .arg(path("server2", "Go's proxy-server").requires("agent2"))
         .arg(path("agent2", "Go's proxy-agent").requires("server2"))
         .arg(list("scenario", "Scenarios [default: all]").value_parser(ALL.map(Scenario::name)))

@@ -29,8 +29,8 @@ pub const ROWS: &[Row] = &[
     Row { number: "11", name: "certificates rotate under 500 dials/s", holds: "0 failures; a bad pair keeps the old one", length: Nightly, go: false, run: network::certificates_rotated, shown: "not shown yet: try --certificate-reload-interval=1h" },
     Row { number: "12", name: "log disk full (small tmpfs)", holds: "traffic unaffected; lost lines counted", length: Quick, go: false, run: host::log_disk_full, shown: "the log writer does not count lost lines: none seen within 30 s" },
     Row { number: "13", name: "DNS: NXDOMAIN, silence, changed addresses", holds: "502, 504 within 5.5 s; a reconnect resolves anew", length: Quick, go: false, run: names::name_server, shown: "as 1 and 3: the agent keeps its lost stream, back after 25 s" },
-    Row { number: "14", name: "a balancer sticks to one replica (times a tenth)", holds: "no leak; backed off to the cap", length: Quick, go: true, run: network::balancer_sticks, shown: "the agent with --sync-interval-cap=100ms: 135 attempts in 12 s" },
-    Row { number: "15", name: "roll-outs, ours and from Go in both orders", holds: "99.9 % of dials succeed, none corrupt", length: Nightly, go: false, run: losses::rollouts, shown: "not shown yet: try --graceful-shutdown-timeout=0s and --drain-timeout=0s" },
+    Row { number: "14", name: "a load balancer sticks to one replica (times a tenth)", holds: "no leak; backed off to the cap", length: Quick, go: true, run: network::balancer_sticks, shown: "the agent with --sync-interval-cap=100ms: 135 attempts in 12 s" },
+    Row { number: "15", name: "roll-outs, native and from Go in both orders", holds: "99.9 % of dials succeed, none corrupt", length: Nightly, go: false, run: losses::rollouts, shown: "not shown yet: try --graceful-shutdown-timeout=0s and --drain-timeout=0s" },
     Row { number: "16", name: "10,000 connects at once; 2,000 agents at once", holds: "all up within 60 s; dials' p99 < 250 ms", length: Nightly, go: false, run: storms::storms, shown: "not shown yet: try a server with a descriptor limit of 3,000" },
     Row { number: "17", name: "Kubernetes API slow, 500, closing, hanging", holds: "established unaffected; agents enter after its return", length: Nightly, go: false, run: api::api_fails, shown: "the server without the flags for tokens: an agent enters without a review" },
     Row { number: "18", name: "floods of HTTP/2 frames", holds: "GOAWAY within 1 s; + 16 MiB; others' p99 < 2x", length: Quick, go: true, run: floods::frame_floods, shown: "settings.rs with 2^30 local and pending resets: the flood of resets is not ended" },
@@ -48,7 +48,7 @@ pub const ROWS: &[Row] = &[
     Row { number: "21", name: "second stream of an agent id, same connection ids", holds: "no byte crosses; the first stream survives", length: Quick, go: false, run: tests![
         "misbehaving_agents::equal_ids_of_two_streams_of_one_agent_do_not_cross", "misbehaving_agents::second_agent_with_the_same_id_does_not_displace_the_first",
     ], shown: "Go's server fails both tests" },
-    Row { number: "22", name: "segments of one byte between agent and server", holds: "identical checksums", length: Quick, go: true, run: network::single_bytes, shown: "no defense of ours: TLS joins the segments. The checksum itself: payload::payload_is_recognized_and_a_foreign_one_is_not" },
+    Row { number: "22", name: "segments of one byte between agent and server", holds: "identical checksums", length: Quick, go: true, run: network::single_bytes, shown: "no defense of the programs: TLS joins the segments. The checksum itself: payload::payload_is_recognized_and_a_foreign_one_is_not" },
     Row { number: "23", name: "RST and FIN", holds: "an RST ends the connection; a FIN delivers all", length: Quick, go: false, run: tests![
         "closes::an_endpoints_reset_ends_the_connection", "closes::data_before_a_reset_or_a_loss_reaches_a_slow_client",
         "closes::the_endpoints_close_reaches_the_client_behind_its_bytes",

@@ -291,7 +291,7 @@ const SERVER: &[Refusal] = &[
     (
         "uds-daemonset",
         &["frontend.uds.hostPath=/etc/kubernetes/konnectivity-tls/"],
-        "give the socket a folder of its own",
+        "give the socket a directory of its own",
     ),
     (
         "static-pod",

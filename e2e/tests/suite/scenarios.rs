@@ -27,7 +27,7 @@ fn all_streams_come_back_after_the_balancer_loses_its_flows() -> Result<()> {
         return Ok(());
     }
     let mix =
-        Mix { name: "ours-ours".into(), server: Program::Server.path()?, agent: Program::Agent.path()? };
+        Mix { name: "native-native".into(), server: Program::Server.path()?, agent: Program::Agent.path()? };
     let sizes = Sizes { servers: 2, agents: 2, interval: Duration::from_millis(200), mode: Mode::Grpc };
     let timing = Timing { before: Duration::from_secs(1), after: Duration::from_secs(6) };
     let outcome = run(Scenario::BothReset, &mix, sizes, timing)?;

@@ -27,7 +27,7 @@ const ABOUT: &str = "dials each target through two frontends as kube-apiserver d
 flags::flags! {
     struct CompareFlags {
         "Servers" {
-            /// Frontend of the existing server, as uds:PATH or tcp:HOST:PORT, with ,http-connect behind it for HTTP CONNECT
+            /// Frontend of the existing server, as unix:PATH or tcp:HOST:PORT, with ,http-connect behind it for HTTP CONNECT
             /// instead of gRPC. A port needs a client certificate.
             old: Option<Place> = "" => frontend,
             /// Frontend of the new server, in the same form.
@@ -52,7 +52,7 @@ fn frontend(flag: &'static str, text: String) -> Result<Option<Place>, FlagError
     }
     let (address, protocol) = text.rsplit_once(',').unwrap_or((&text, "grpc"));
     let address = address.strip_prefix("uds:").map_or(address.to_owned(), |path| format!("unix:{path}"));
-    let want = "it must be uds:PATH or tcp:HOST:PORT, with ,grpc or ,http-connect behind it";
+    let want = "it must be unix:PATH or tcp:HOST:PORT, with ,grpc or ,http-connect behind it";
     place(&format!("{protocol}+{address}")).map(Some).ok_or_else(|| FlagError::value(flag, text, want))
 }
 

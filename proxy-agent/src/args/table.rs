@@ -47,9 +47,9 @@ flags::flags! {
             /// Idle time before a ping to a server.
             keepalive_time: GoDuration = "1h0m0s" [go = (26, "Keepalive time set to %v.")]
                 [no_effect = "native servers are pinged after 2s, Go servers after 35s, because they refuse more frequent pings"],
-            /// If a server answers pings on another connection, time after which a connection with an unanswered ping
-            /// ends, because it is half-open. At least 1s; 0: 20s. For a server that answers on no connection see
-            /// --unresponsive-timeout. (Not a flag of the Go programs.)
+            /// Time after which a stream with an unanswered ping ends as half-open, if the server answers on another
+            /// stream. At least 1s; 0: 20s. For a server that answers on none see --unresponsive-timeout. (Not a flag of
+            /// the Go programs.)
             keepalive_timeout: Duration = "20s" => keepalive_timeout,
             /// Time for which the agent keeps the connections of a server that answers no pings while its host
             /// acknowledges data. At least 10s. (Not a flag of the Go programs.)

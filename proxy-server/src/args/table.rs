@@ -87,9 +87,9 @@ flags::flags! {
             cluster_ca_cert: Option<PathBuf> = "" [go = (6, "ClusterCACert set to %q.")] => existing_file,
             /// Idle time before a ping to an agent. At least 1s; 0: 2h. Above 10s: 10s.
             keepalive_time: Duration = "1h0m0s" [go = (18, "Keepalive time set to %v.")] => keepalive,
-            /// If an agent answers pings on another connection, time after which a connection with an unanswered ping ends,
-            /// because it is half-open. At least 1s; 0: 20s. For an agent that answers on no connection see
-            /// --unresponsive-timeout. (Not a flag of the Go programs.)
+            /// Time after which a stream with an unanswered ping ends as half-open, if the agent answers on another stream.
+            /// At least 1s; 0: 20s. For an agent that answers on none see --unresponsive-timeout. (Not a flag of the Go
+            /// programs.)
             keepalive_timeout: Duration = "20s" => keepalive_timeout,
             /// Time for which the server keeps the connections of an agent that answers no pings while its host
             /// acknowledges data. At least 10s. (Not a flag of the Go programs.)
@@ -166,7 +166,7 @@ flags::flags! {
             /// Zone whose agents the strategies default and defaultRoute prefer: those with the identifier zone=NAME. Empty: no
             /// zone. (Not a flag of the Go proxy-server.)
             prefer_zone: Option<Arc<str>> = "" => zone,
-            /// Deadline of one dial through agents, including its retry. 0: 25s.
+            /// Deadline of one dial and all its attempts. 0: 25s.
             backend_dial_timeout: Option<Duration> = "0s" [go = (39, "BackendDialTimeout set to %v.")]
                 => optional_duration,
             /// Time for connections to finish after the first SIGTERM or SIGINT; new dials still succeed. 0: none.
