@@ -58,7 +58,7 @@ fn expected(mut body: &[u8]) -> (Vec<Incoming>, bool) {
             return (messages, false);
         }
         let (message, rest) = rest.split_at(length);
-        messages.push(decode(&Bytes::copy_from_slice(message)));
+        messages.push(decode(Bytes::copy_from_slice(message)));
         body = rest;
     }
     (messages, body.is_empty())

@@ -17,7 +17,6 @@ pub mod live_streams;
 mod mailbox;
 mod packet;
 mod pinger;
-mod protobuf;
 #[cfg(test)]
 mod raw;
 mod request;

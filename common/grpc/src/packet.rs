@@ -1,126 +1,113 @@
-//! The packet codec: `konnectivity.proto` written by hand, so that the payload of DATA is never copied.
+//! The packet codec: prost reads `konnectivity.proto`. Packets are written by hand, so that the payload of DATA is never copied.
 //!
-//! Decoding agrees with prost and then applies invariant 9: a known type without its payload, or with another's, is
-//! [`Incoming::Malformed`]. Error texts are cut at 4 KiB. Encoding writes the bytes that prost would write.
+//! Decoding applies invariant 9: a known type without its payload, or with another's, is [`Incoming::Malformed`]. Error texts
+//! are cut at 4 KiB. Encoding writes the bytes that prost would write.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use bytes::{BufMut, Bytes};
-use mux::{ConnectId, DialId, Packet, PacketKind, cut_error};
+use bytes::{Buf, BufMut, Bytes};
+use mux::{ConnectId, DialId, Packet, cut_error};
+use prost::Message;
+use proto::PacketType::{self, CloseReq, CloseRsp, Data, DialCls, DialReq, DialRsp, Drain, Fin, Grant};
+use proto::packet::Payload;
 
 use super::Incoming;
-use super::protobuf::{Reader, Refused};
 
 /// The number of our own field of DialRequest.
 const TRACEPARENT: u32 = 1000;
 /// The length of its value in bytes.
 const TRACEPARENT_LEN: usize = 55;
 
-/// The fields of the `oneof payload` read so far.
-///
-/// By protobuf's rule the last member wins, and repeats of the same member merge.
-#[derive(Default)]
-struct Fields<'a> {
-    /// The member, if there is one.
-    kind: Option<PacketKind>,
-    id: i64,
-    random: i64,
-    offset: u64,
-    error: &'a str,
-    protocol: &'a str,
-    address: &'a str,
-    traceparent: &'a str,
-    data: &'a [u8],
+/// The most reads of a message. A field takes two, or three if it is a text or bytes; those of the messages in it count too.
+/// Packets have five fields; a message of 4 MiB could have two million, which would hold up the thread for milliseconds.
+const MOST_READS: u32 = 2 * 1_024;
+
+/// The memory in bytes that a short text of a DIAL_REQ may hold. A repeated field keeps the memory of its longest value.
+const MOST_SPARE: usize = 256;
+
+/// The unread rest of a message. It ends with the last read, which prost and [`decode`] notice.
+struct Reader {
+    rest: Bytes,
+    reads: u32,
+}
+
+impl Buf for Reader {
+    fn remaining(&self) -> usize {
+        self.rest.len()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        &self.rest
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.rest.advance(count);
+        self.reads = self.reads.saturating_sub((count > 0).into());
+        if self.reads == 0 {
+            self.rest.clear();
+        }
+    }
+
+    /// Does not count: prost calls it for the bytes of one integer, after it has looked at what remains.
+    fn get_u8(&mut self) -> u8 {
+        self.rest.get_u8()
+    }
+
+    /// Shares the message's memory.
+    fn copy_to_bytes(&mut self, count: usize) -> Bytes {
+        self.rest.copy_to_bytes(count)
+    }
 }
 
 /// Reads one gRPC message. The payload of DATA shares the message's memory.
-pub fn decode(message: &Bytes) -> Incoming {
-    read(message)
-        .and_then(|(number, fields)| judge(message, number, &fields))
+pub fn decode(message: Bytes) -> Incoming {
+    let length = message.len();
+    let mut reader = Reader { rest: message, reads: MOST_READS };
+    let packet = proto::Packet::decode(&mut reader);
+    if reader.reads == 0 {
+        return Incoming::Malformed("too many fields");
+    }
+    packet
+        .map_err(|_| "not a packet")
+        .and_then(|packet| judge(packet, length))
         .unwrap_or_else(Incoming::Malformed)
 }
 
-/// The packet's type, and its payload.
-fn read(message: &[u8]) -> Result<(i32, Fields<'_>), Refused> {
-    let (mut reader, mut number, mut fields) = (Reader::new(message), 0, Fields::default());
-    while let Some(key) = reader.key()? {
-        let member = PacketKind::ALL.into_iter().find(|kind| kind.field() == key.field);
-        match (key.field, member) {
-            // An enum is encoded as an int32, which keeps the low 32 bits.
-            (1, _) => number = reader.integer(key)? as i32,
-            (_, Some(kind)) => reader.message(key, |nested| fields.merge(kind, nested))?,
-            (_, None) => reader.skip(key)?,
-        }
-    }
-    Ok((number, fields))
-}
-
-impl<'a> Fields<'a> {
-    fn merge(&mut self, kind: PacketKind, message: &mut Reader<'a>) -> Result<(), Refused> {
-        use PacketKind::{CloseReq, CloseRsp, Data, DialCls, DialReq, DialRsp, Fin, Grant};
-        if self.kind != Some(kind) {
-            *self = Fields { kind: Some(kind), ..Fields::default() };
-        }
-        while let Some(key) = message.key()? {
-            match (kind, key.field) {
-                (Data | CloseReq | Grant | Fin, 1) | (DialRsp | CloseRsp, 2) => {
-                    self.id = message.integer(key)? as i64;
-                }
-                (Data, 3) => self.data = message.bytes(key)?,
-                // No program sets or reads `error`, but it must be a string.
-                (Data, 2) => drop(message.string(key)?),
-                (DialCls, 1) | (DialReq | DialRsp, 3) => self.random = message.integer(key)? as i64,
-                (Grant, 2) => self.offset = message.integer(key)?,
-                (DialRsp | CloseRsp, 1) => self.error = message.string(key)?,
-                (DialReq, 1) => self.protocol = message.string(key)?,
-                (DialReq, 2) => self.address = message.string(key)?,
-                (DialReq, TRACEPARENT) => self.traceparent = message.string(key)?,
-                _ => message.skip(key)?,
-            }
-        }
-        Ok(())
-    }
-}
-
 /// Type and payload must match.
-fn judge(message: &Bytes, number: i32, fields: &Fields<'_>) -> Result<Incoming, Refused> {
-    let Some(kind) = PacketKind::ALL.into_iter().find(|kind| kind.number() == number) else {
-        return Ok(Incoming::Unknown(number));
+fn judge(packet: proto::Packet, length: usize) -> Result<Incoming, &'static str> {
+    let Ok(kind) = PacketType::try_from(packet.r#type) else {
+        return Ok(Incoming::Unknown(packet.r#type));
     };
-    match fields.kind {
-        None => return Err("a type without its payload"),
-        Some(other) if other != kind => return Err("a type with another's payload"),
-        Some(_) => {}
-    }
-    let (id, random) = (ConnectId(fields.id), DialId(fields.random));
-    Ok(Incoming::Packet(match kind {
-        PacketKind::DialReq => Packet::DialReq {
-            random,
-            protocol: fields.protocol.to_owned(),
-            address: fields.address.to_owned(),
-            // W3C: an invalid one is ignored.
-            trace: fields.traceparent.parse().ok(),
-        },
-        PacketKind::DialRsp => {
-            let outcome =
-                if fields.error.is_empty() { Ok(id) } else { Err(cut_error(fields.error).to_owned()) };
-            Packet::DialRsp { random, outcome }
+    let payload = packet.payload.ok_or("a type without its payload")?;
+    Ok(Incoming::Packet(match (kind, payload) {
+        (DialReq, Payload::DialRequest(mut it)) => {
+            it.protocol.shrink_to(MOST_SPARE);
+            it.address.shrink_to(MOST_SPARE);
+            // W3C: an invalid trace context is ignored.
+            let (random, trace) = (DialId(it.random), it.traceparent.parse().ok());
+            Packet::DialReq { random, protocol: it.protocol, address: it.address, trace }
         }
-        PacketKind::CloseReq => Packet::CloseReq { id },
-        PacketKind::CloseRsp => Packet::CloseRsp { id, error: cut_error(fields.error).to_owned() },
-        PacketKind::Data if fields.data.is_empty() => return Err("DATA without bytes"),
-        PacketKind::Data => Packet::Data { id, payload: payload_of(message, fields.data) },
-        PacketKind::DialCls => Packet::DialCls { random },
-        PacketKind::Drain => Packet::Drain,
-        PacketKind::Grant => Packet::Grant { id, offset: fields.offset },
-        PacketKind::Fin => Packet::Fin { id },
+        (DialRsp, Payload::DialResponse(it)) => {
+            let id = ConnectId(it.connect_id);
+            let outcome = if it.error.is_empty() { Ok(id) } else { Err(cut_error(&it.error).to_owned()) };
+            Packet::DialRsp { random: DialId(it.random), outcome }
+        }
+        (CloseReq, Payload::CloseRequest(it)) => Packet::CloseReq { id: ConnectId(it.connect_id) },
+        (CloseRsp, Payload::CloseResponse(it)) => {
+            Packet::CloseRsp { id: ConnectId(it.connect_id), error: cut_error(&it.error).to_owned() }
+        }
+        (Data, Payload::Data(it)) if it.data.is_empty() => return Err("DATA without bytes"),
+        (Data, Payload::Data(it)) => {
+            // A payload that is a small part of its message, because of unknown fields, is copied, so that the rest is freed.
+            let payload = if it.data.len() < length / 2 { Bytes::copy_from_slice(&it.data) } else { it.data };
+            Packet::Data { id: ConnectId(it.connect_id), payload }
+        }
+        (DialCls, Payload::CloseDial(it)) => Packet::DialCls { random: DialId(it.random) },
+        (Drain, Payload::Drain(_)) => Packet::Drain,
+        (Grant, Payload::Grant(it)) => Packet::Grant { id: ConnectId(it.connect_id), offset: it.offset },
+        (Fin, Payload::Fin(it)) => Packet::Fin { id: ConnectId(it.connect_id) },
+        _ => return Err("a type with another's payload"),
     }))
-}
-
-/// The payload, without a copy. Exception: a payload that is a small part of its message, because of unknown fields, is
-/// copied, so that the rest of the message is freed.
-fn payload_of(message: &Bytes, data: &[u8]) -> Bytes {
-    if data.len() < message.len() / 2 { Bytes::copy_from_slice(data) } else { message.slice_ref(data) }
 }
 
 /// Encodes a packet except the payload of DATA, which follows on the wire.

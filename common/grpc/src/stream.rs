@@ -293,7 +293,7 @@ impl Wire for WireStream {
             self.recv = None;
         });
         Poll::Ready(match message {
-            Ok(Some(message)) => Some(Ok(decode(&message))),
+            Ok(Some(message)) => Some(Ok(decode(message))),
             Ok(None) => {
                 self.ended = true;
                 None

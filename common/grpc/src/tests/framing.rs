@@ -46,7 +46,7 @@ fn a_frame_is_one_message() {
     for packet in packets() {
         let messages = deframe([bytes_of(OutFrame::new(packet.clone()))]);
         let [message] = messages.as_slice() else { panic!("one message: {messages:?}") };
-        assert_eq!(decode(message), Incoming::Packet(packet));
+        assert_eq!(decode(message.clone()), Incoming::Packet(packet));
     }
 }
 
@@ -165,7 +165,7 @@ proptest! {
             chunks.push(rest.split_to(rest.len().min(*cut)));
         }
         let messages = deframe(chunks);
-        let decoded = messages.iter().map(decode).collect::<Vec<_>>();
+        let decoded = messages.into_iter().map(decode).collect::<Vec<_>>();
         let wanted = packets.into_iter().map(Incoming::Packet).collect::<Vec<_>>();
         prop_assert_eq!(decoded, wanted);
     }
