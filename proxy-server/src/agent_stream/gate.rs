@@ -69,16 +69,16 @@ impl AgentGate {
             Ok(()) => self.logged_claims.remove(&metadata.agent_id),
             Err(claims) => {
                 let (identity, key) = (identity.to_string(), identity.key());
-                let said = format!("{key} {claims}");
-                let is_new = self.logged_claims.note(&metadata.agent_id, &said);
-                if enforced || is_new {
+                let noted = self.logged_claims.note(&metadata.agent_id, &format!("{key} {claims}"));
+                if enforced || noted == Noted::Changed {
                     for (claim, _) in &claims.0 {
                         metrics.agent_claims.count((*claim, action));
                     }
                 }
-                if is_new
-                    && let Some(suppressed) = self.refusals.due_for("claims", (&metadata.agent_id, said))
+                if noted != Noted::Logged
+                    && let Some(suppressed) = self.refusals.due("claims", peer.address.ip())
                 {
+                    self.logged_claims.set_logged(&metadata.agent_id);
                     tracing::warn!(
                         agentID = %agent_id, %peer, identity = %Peer(&identity), %claims, action = action.name(), suppressed,
                         "agent claims what its identity does not vouch for (--agent-identity-binding)"
@@ -106,22 +106,48 @@ impl AgentGate {
     }
 }
 
-/// The last claims of each agent id: an agent that reconnects with the same claims is logged once.
+/// The last claims of each agent id, and whether they were logged: an agent that reconnects with the same claims is logged
+/// once.
 #[derive(Debug, Default)]
 struct LoggedClaims {
     hasher: RandomState,
-    last: Mutex<HashMap<u64, u64>>,
+    last: Mutex<HashMap<u64, (u64, bool)>>,
+}
+
+/// The result of comparing claims with the agent's last ones.
+#[derive(Debug, PartialEq, Eq)]
+enum Noted {
+    /// The claims differ.
+    Changed,
+    /// The claims are the same, and the rate limit has suppressed their log line.
+    Unlogged,
+    /// The claims are the same, and were logged.
+    Logged,
 }
 
 impl LoggedClaims {
-    /// Remembers an agent's claims. Returns whether they differ from its last ones.
-    fn note(&self, agent_id: &str, claims: &str) -> bool {
+    /// Compares claims with the agent's last ones, and remembers them.
+    fn note(&self, agent_id: &str, claims: &str) -> Noted {
         let (agent, claims) = (self.hasher.hash_one(agent_id), self.hasher.hash_one(claims));
         let mut last = self.last.lock();
         if last.len() >= REMEMBERED && !last.contains_key(&agent) {
             last.clear();
         }
-        last.insert(agent, claims) != Some(claims)
+        match last.get(&agent) {
+            Some((same, true)) if *same == claims => Noted::Logged,
+            Some((same, false)) if *same == claims => Noted::Unlogged,
+            _ => {
+                last.insert(agent, (claims, false));
+                Noted::Changed
+            }
+        }
+    }
+
+    /// Records that the agent's last claims were logged.
+    fn set_logged(&self, agent_id: &str) {
+        if let Some((_, logged)) = self.last.lock().get_mut(&self.hasher.hash_one(agent_id)) {
+            *logged = true;
+        }
     }
 
     /// Forgets the claims of an agent whose identity vouches for all of them.
@@ -135,21 +161,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn claims_are_noted_when_they_change() {
+    fn claims_are_noted_until_they_are_logged_or_change() {
         let logged_claims = LoggedClaims::default();
-        assert!(logged_claims.note("a", "host n1"));
-        assert!(!logged_claims.note("a", "host n1"));
-        assert!(logged_claims.note("b", "host n1"), "another agent");
-        assert!(logged_claims.note("a", "host n2"));
+        assert_eq!(logged_claims.note("a", "host n1"), Noted::Changed);
+        assert_eq!(logged_claims.note("a", "host n1"), Noted::Unlogged, "the rate limit suppressed the line");
+        logged_claims.set_logged("a");
+        assert_eq!(logged_claims.note("a", "host n1"), Noted::Logged);
+        assert_eq!(logged_claims.note("b", "host n1"), Noted::Changed, "another agent");
+        assert_eq!(logged_claims.note("a", "host n2"), Noted::Changed);
+        logged_claims.set_logged("a");
         logged_claims.remove("a");
-        assert!(logged_claims.note("a", "host n2"), "after claims that were vouched for");
+        assert_eq!(logged_claims.note("a", "host n2"), Noted::Changed, "after claims that were vouched for");
     }
 
     #[test]
     fn number_of_remembered_agents_is_bounded() {
         let logged_claims = LoggedClaims::default();
         for agent in 0..2 * REMEMBERED {
-            assert!(logged_claims.note(&agent.to_string(), "host"));
+            assert_eq!(logged_claims.note(&agent.to_string(), "host"), Noted::Changed);
         }
         assert!(logged_claims.last.lock().len() <= REMEMBERED);
     }
