@@ -119,7 +119,6 @@ impl<S: Side + Default> End<S> {
             11 => self.with(input, |link, now, key| link.local_failed(now, key, "broke".into())),
             12 => self.write_fails(input),
             13 => self.with(input, |link, now, key| link.local_closed(now, key)),
-            14 => self.with(input, |link, now, key| link.cannot_half_close(now, key)),
             _ => {
                 self.now = self.now.after(Duration::from_millis(u64::from(input.short())));
                 self.link.handle_timeout(self.now);

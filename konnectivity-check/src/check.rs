@@ -50,13 +50,16 @@ pub(crate) fn main(line: impl Iterator<Item = OsString>) -> ExitCode {
 }
 
 async fn run(api: &Client, options: &Options) -> Result<String> {
-    let end = Instant::now() + options.timeout;
+    let (end, mut complete) = (Instant::now() + options.timeout, None);
     loop {
         match look(api, options, end).await {
+            // A look that `end` cut off says less than one before it.
+            Err(error) if Instant::now() >= end => return Err(complete.unwrap_or(error)),
             Err(error) if Instant::now() + PAUSE >= end => return Err(error),
-            Err(_) => sleep(PAUSE).await,
+            Err(error) => complete = Some(error),
             well => return well,
         }
+        sleep(PAUSE).await;
     }
 }
 
@@ -183,6 +186,7 @@ fn sum(text: &str, name: &str) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
@@ -261,6 +265,19 @@ mod tests {
         let report = checked.await.expect("in time").unwrap_err().to_string();
         assert!(report.starts_with("ok    well: ready, 0 streams\n"), "{report}");
         assert!(report.ends_with("\n20 of 21 pods are not well"), "{report}");
+    }
+
+    #[tokio::test]
+    async fn a_look_that_is_cut_off_does_not_replace_the_report_before_it() {
+        let listed = AtomicBool::new(false);
+        let api = api(move |path| {
+            if !path.contains("/pods?") {
+                return Some(WELL.replace('1', "0"));
+            }
+            Some(list(&["a"], "")).filter(|_| !listed.swap(true, Ordering::Relaxed))
+        });
+        let report = run(&api.await, &options("--timeout=2s")).await.unwrap_err().to_string();
+        assert_eq!(report, "WRONG a: it has no agent\n1 of 1 pods are not well");
     }
 
     #[test]

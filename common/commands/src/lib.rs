@@ -86,7 +86,10 @@ fn run(program: Program, command: &str, line: Vec<OsString>) -> Result<Exit, Exi
 pub fn block_on<T>(work: impl Future<Output = T>) -> Result<T, Exit> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| not_asked(&format!("cannot start the runtime: {error}")))?;
-    Ok(runtime.block_on(work))
+    let done = runtime.block_on(work);
+    // A lookup of a name on a blocking thread may take longer than the work may.
+    runtime.shutdown_background();
+    Ok(done)
 }
 
 /// The end of a command whose command line is wrong; that of `--help` stays.

@@ -245,9 +245,6 @@ impl<S: Side> Conns<S> {
         if waited {
             link.advance(now, key, accepted);
         }
-        if shut == Poll::Ready(false) {
-            link.cannot_half_close(now, key);
-        }
         if accepted > 0 || !waited {
             local.waits_since = (accepted < bytes).then_some(now);
         } else {

@@ -51,9 +51,9 @@ pub trait LocalIo: Send {
         Poll::Ready(Ok(()))
     }
 
-    /// The peer sends no more: shuts down the write side after all written bytes, while this end may still send.
-    /// `Ready(Ok(false))` if this end has no half-close: the connection then ends. Called again until ready.
-    fn poll_shut_down(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>>;
+    /// The peer sends no more: shuts down the write side after all written bytes, while this end may still send. Called again until
+    /// ready.
+    fn poll_shut_down(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
     /// Ends the local side: flushes buffered bytes, then closes. Called again until ready, which must take seconds at
     /// most; then this end is dropped. It may read and discard `allowance` bytes of its peer, and deducts them. With an
@@ -112,8 +112,8 @@ mod tests {
             chunks.take_slice(usize::MAX);
             Poll::Ready(Ok(()))
         }
-        fn poll_shut_down(&mut self, _: &mut Context<'_>) -> Poll<io::Result<bool>> {
-            Poll::Ready(Ok(true))
+        fn poll_shut_down(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
         }
         fn poll_end(&mut self, _: &mut Context<'_>, _: &CloseReason, _: &mut usize) -> Poll<()> {
             Poll::Ready(())

@@ -18,14 +18,14 @@ const TRACEPARENT: u32 = 1000;
 /// The length of its value in bytes.
 const TRACEPARENT_LEN: usize = 55;
 
-/// The most reads of a message. A field takes two, or three if it is a text or bytes; those of the messages in it count too.
-/// Packets have five fields; a message of 4 MiB could have two million, which would hold up the thread for milliseconds.
+/// The most reads of a message. A field takes two, a text three; those of the messages in it count too. Packets have five fields; a
+/// message of 4 MiB could have two million, which would hold up the thread for milliseconds.
 const MOST_READS: u32 = 2 * 1_024;
 
 /// The memory in bytes that a short text of a DIAL_REQ may hold. A repeated field keeps the memory of its longest value.
 const MOST_SPARE: usize = 256;
 
-/// The unread rest of a message. It ends with the last read, which prost and [`decode`] notice.
+/// The unread rest of a message. After the last permitted read it is empty, so that prost stops.
 struct Reader {
     rest: Bytes,
     reads: u32,

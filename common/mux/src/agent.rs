@@ -169,16 +169,15 @@ impl Side for Agent {
         Self::close(link, now, key, true);
     }
 
-    fn hang_up<P: Payload>(link: &mut Link<Self, P>, _now: Time, key: ConnKey, end: CloseReason) {
+    fn hang_up<P: Payload>(link: &mut Link<Self, P>, _now: Time, key: ConnKey, cause: Cause) {
         let said_all = link.table.get(key).is_some_and(|conn| conn.state.fin_sent());
-        let text = match &end {
-            CloseReason::Flushed => String::new(),
+        let text = match &cause {
             // The endpoint had sent all its bytes, so the frontend sees an orderly end, as without half-close.
-            CloseReason::Broken(Cause::Local(_)) if said_all => String::new(),
-            CloseReason::Broken(cause) => cause.to_string(),
+            Cause::Local(_) if said_all => String::new(),
+            cause => cause.to_string(),
         };
         link.say_closed(key, text);
-        link.finish(key, end);
+        link.finish(key, CloseReason::Broken(cause));
     }
 
     fn answer_to_unknown(id: ConnectId) -> Control {

@@ -41,7 +41,7 @@ impl<S: Side, P: Payload> Link<S, P> {
             }
             Expired::Forgotten => self.remove(key),
             Expired::Idle => S::idle(self, now, key),
-            Expired::Broke(cause) => S::hang_up(self, now, key, CloseReason::Broken(cause)),
+            Expired::Broke(cause) => S::hang_up(self, now, key, cause),
         }
     }
 
@@ -90,7 +90,7 @@ impl<S: Side, P: Payload> Link<S, P> {
     /// Ends a connection for a cause on this side, if its local end has not been notified of an end.
     pub(crate) fn break_off(&mut self, now: Time, key: ConnKey, cause: Cause) {
         match self.phase(key) {
-            Some(Phase::Open) => S::hang_up(self, now, key, CloseReason::Broken(cause)),
+            Some(Phase::Open) => S::hang_up(self, now, key, cause),
             Some(Phase::Closing { .. }) => self.notify(key, CloseReason::Broken(cause)),
             Some(Phase::Flushing) => self.finish_flush(key, Some(cause)),
             Some(Phase::Dialing { .. } | Phase::Tombstone) | None => {}

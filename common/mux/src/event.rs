@@ -177,7 +177,7 @@ pub enum Event {
         error: DialError,
     },
     /// The peer's source has ended and the local end has read all its bytes: shut down the local end's write side.
-    /// Comes once. For a local end without half-close, the driver calls [`crate::Link::cannot_half_close`].
+    /// Comes once.
     ShutDown {
         /// The connection.
         key: ConnKey,

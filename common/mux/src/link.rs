@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use crate::conn::{Buffer, Conn, Fill, Fin, Growth, Usage};
-use crate::event::{Cause, CloseReason, Control, Disposition, Dropped, Event, Transmit};
+use crate::event::{Cause, Control, Disposition, Dropped, Event, Transmit};
 use crate::limits::{Limits, Negotiated, bdp};
 use crate::memory::Memory;
 use crate::packet::{ConnectId, DialId, Packet};
@@ -37,9 +37,9 @@ pub trait Side: Sized {
     #[doc(hidden)]
     fn both_ended<P: Payload>(_link: &mut Link<Self, P>, _now: Time, _key: ConnKey) {}
 
-    /// Tells both the peer and the local end that an open connection is over.
+    /// Tells both the peer and the local end that an open connection broke.
     #[doc(hidden)]
-    fn hang_up<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey, end: CloseReason);
+    fn hang_up<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey, cause: Cause);
 
     /// The answer to DATA of an unknown connection.
     #[doc(hidden)]

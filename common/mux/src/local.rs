@@ -1,6 +1,6 @@
 //! The reports of the driver about local ends: bytes that they accept and send, and how they end.
 
-use crate::event::{Cause, CloseReason, Frames, SourceEnd};
+use crate::event::{Cause, Frames, SourceEnd};
 use crate::link::{Link, Side};
 use crate::packet::Packet;
 use crate::payload::Payload;
@@ -117,14 +117,6 @@ impl<S: Side, P: Payload> Link<S, P> {
         {
             let due = conn.state.departed_due(&self.limits);
             self.arm(key, due);
-        }
-    }
-
-    /// The answer to [`crate::Event::ShutDown`] for a local end without half-close (a gRPC frontend): the peer's FIN ends the
-    /// connection.
-    pub fn cannot_half_close(&mut self, now: Time, key: ConnKey) {
-        if self.table.get(key).is_some_and(|conn| conn.state.is_shut_down()) {
-            S::hang_up(self, now, key, CloseReason::Flushed);
         }
     }
 

@@ -234,9 +234,9 @@ impl Side for Server {
         link.change(key, |conn| conn.close(listens));
     }
 
-    fn hang_up<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey, end: CloseReason) {
+    fn hang_up<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey, cause: Cause) {
         link.request_close(now, key, link.limits.await_close);
-        link.notify(key, end);
+        link.notify(key, CloseReason::Broken(cause));
     }
 
     /// The endpoint may be silent because the agent, or the path to it, stands still. So the agent must answer a probe first: what it

@@ -201,14 +201,6 @@ fn scenarios() -> Vec<Scenario> {
         Scenario {
             negotiated: native_peers(),
             ..two(
-                "frontends without half-close",
-                Plan { frontend_whole: true, ..plan(&[Send(2)], &[Send(2), Eof]) },
-                Plan { frontend_whole: true, ..plan(&[Send(1), Closed], &[Send(1), Eof]) },
-            )
-        },
-        Scenario {
-            negotiated: native_peers(),
-            ..two(
                 "half-closed ones break",
                 Plan { frontend_breaks: true, ..plan(&[Send(1), Eof], &[Send(1), Eof]) },
                 Plan { endpoint_breaks: true, ..plan(&[Send(2), Eof], &[Eof]) },

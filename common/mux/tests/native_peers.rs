@@ -358,18 +358,6 @@ fn an_endpoint_that_breaks_after_its_end_is_an_orderly_end_for_the_frontend() {
 }
 
 #[test]
-fn a_frontend_without_half_close_ends_with_its_endpoint() {
-    let (mut link, key) = server(native());
-    link.cannot_half_close(T0, key);
-    assert_eq!((link.poll_event(), link.poll_transmit(T0, 1)), (None, None), "it was not told to");
-    link.handle_packet(T0, Packet::Fin { id: ONE });
-    assert_eq!(link.poll_event(), Some(Event::ShutDown { key }));
-    link.cannot_half_close(T0, key);
-    assert_eq!(link.poll_event(), Some(Event::Ended { key, end: CloseReason::Flushed }));
-    assert_eq!(link.poll_transmit(T0, 1), Some(Transmit::Control(Packet::CloseReq { id: ONE })));
-}
-
-#[test]
 fn bytes_of_a_departed_local_end_wait_as_long_as_the_peer_takes_some() {
     let (mut link, key) = server(native());
     link.readable(key);

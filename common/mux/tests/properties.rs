@@ -28,21 +28,14 @@ fn script(ends: bool) -> impl Strategy<Value = Vec<Step>> {
 
 fn plans() -> impl Strategy<Value = Plan> {
     let chance = |percent: u32| prop::bool::weighted(f64::from(percent) / 100.0);
-    (
-        script(true),
-        script(false),
-        chance(10),
-        chance(15),
-        (chance(10), chance(10), chance(30)),
-        (chance(5), chance(5)),
-    )
+    (script(true), script(false), chance(10), chance(15), (chance(10), chance(10)), (chance(5), chance(5)))
         .prop_map(
             |(
                 frontend,
                 endpoint,
                 refused,
                 abandon,
-                (frontend_breaks, endpoint_breaks, whole),
+                (frontend_breaks, endpoint_breaks),
                 (frontend_stuck, endpoint_stuck),
             )| Plan {
                 frontend,
@@ -54,7 +47,6 @@ fn plans() -> impl Strategy<Value = Plan> {
                 frontend_stuck,
                 endpoint_stuck,
                 endpoint_echoes: false,
-                frontend_whole: whole,
             },
         )
 }

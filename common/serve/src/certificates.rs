@@ -17,6 +17,9 @@ use crate::statusz::Facts;
 /// The shortest poll interval, to prevent a busy loop.
 const LEAST_INTERVAL: Duration = Duration::from_millis(10);
 
+/// The time between two looks at the kubeconfig's certificate, if files are not reloaded.
+const POLL: Duration = Duration::from_secs(60);
+
 /// The kubeconfig's flag; its client certificate authenticates us at the Kubernetes API.
 const KUBECONFIG: &str = "kubeconfig";
 
@@ -65,8 +68,8 @@ pub fn keep_fresh<R: Rotating + Clone>(
     Some(AbortOnDropHandle::new(runtime.spawn(watching)))
 }
 
-/// Shows when the kubeconfig's certificate expires, if it has one, in the status and, now and every `every`, if set, in the
-/// metrics: the certificate may be in a file that is read at each use. The polling ends when the handle is dropped.
+/// Shows when the kubeconfig's certificate expires, if it has one, in the status and in the metrics, now and every `every`, or every
+/// [`POLL`] if that is not set: the certificate may be in a file that is read at each use. The polling ends when the handle is dropped.
 pub fn keep_kubeconfig_shown(
     runtime: &Handle,
     facts: &Facts,
@@ -85,7 +88,7 @@ pub fn keep_kubeconfig_shown(
         }
     };
     show();
-    let every = every?.max(LEAST_INTERVAL);
+    let every = every.unwrap_or(POLL).max(LEAST_INTERVAL);
     Some(AbortOnDropHandle::new(runtime.spawn(async move {
         loop {
             tokio::time::sleep(every).await;

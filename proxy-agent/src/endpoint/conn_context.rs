@@ -222,8 +222,8 @@ impl<G: Send + Unpin> LocalIo for ConnContext<G> {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_shut_down(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx).map_ok(|()| true)
+    fn poll_shut_down(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 
     fn poll_end(

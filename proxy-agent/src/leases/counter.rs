@@ -108,8 +108,8 @@ impl LeaseCounter {
                     Err(error) if error.is(403) || error.is(405) => {
                         if !std::mem::replace(&mut told, true) {
                             tracing::warn!(%error, "Leases cannot be watched; they are listed every 15 s instead");
+                            self.metrics.journal.api_failed(&format!("leases: {error}"));
                         }
-                        self.metrics.journal.api_failed(&format!("leases: {error}"));
                         // Without watches a successful list is the only success that resets the failures.
                         self.failures = 0;
                         sleep(self.paced(jittered(POLL))).await;
@@ -255,7 +255,9 @@ impl LeaseCounter {
             changed
         });
         if before != Some(0) && self.count.borrow().as_ref().is_some_and(|leased| leased.count == 0) {
-            tracing::warn!("No valid leases found, using the server count that servers told, at least 1");
+            tracing::warn!(
+                "No valid leases found, assuming server count of 1, or the count that servers announce"
+            );
         }
     }
 }

@@ -112,7 +112,7 @@ async fn the_count_follows_servers_that_come_and_go() {
     world.api.delete_lease("kube-system", "c");
     world.api.delete_lease("kube-system", "e");
     becomes(&mut counted, 1).await;
-    assert!(log().contains("No valid leases found, using the server count that servers told"), "{}", log());
+    assert!(log().contains("No valid leases found, assuming server count of 1"), "{}", log());
     assert_eq!(world.api.count("GET"), 2, "one list and one watch");
     let scrape = world.exposition.scrape();
     let line = "konnectivity_network_proxy_agent_lease_lists_total{http_response_code=\"200\",reason=\"\"} 2";

@@ -300,7 +300,7 @@ impl<L> Shared<L> {
 impl<L> Link<L> {
     fn health(&self) -> Health {
         match (self.is_unresponsive(), self.draining || self.ejected) {
-            (true, _) => Health::Silent,
+            (true, _) => Health::Unresponsive,
             (false, true) => Health::Leaving,
             (false, false) => Health::Ready,
         }

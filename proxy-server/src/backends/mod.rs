@@ -16,7 +16,7 @@
 //! 4. Of several suitable ones two random ones are compared ([`load`]) and the less loaded one is taken; if they are alike, the
 //!    first one. With `--agent-selection=random` a random one is taken, for `destHost` the first registered one.
 //! 5. Of the lanes of the found agent process [`mux::choose_lane`] chooses one. For all other steps lanes are one agent.
-//! 6. Only if no strategy has a ready stream, the strategies are asked again for a leaving stream, then for a silent one.
+//! 6. Only if no strategy has a ready stream, the strategies are asked again for a leaving stream, then for an unresponsive one.
 //!
 //! Two intended differences from Go. In Go a draining match of one strategy wins over a healthy agent of the next, so that an
 //! unresponsive agent or one that asked for no new dials gets them although another agent could serve them; here draining

@@ -86,7 +86,7 @@ impl Stream {
         match self.leaving {
             (false, false) => Health::Ready,
             (true, false) => Health::Leaving,
-            (_, true) => Health::Silent,
+            (_, true) => Health::Unresponsive,
         }
     }
 }
@@ -486,7 +486,7 @@ fn changes_of_other_streams_do_not_wake_a_dial_whose_agent_answers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn registration_wakes_dials_only_if_one_may_change_its_agent() {
+async fn changes_wake_only_dials_whose_agent_does_not_answer() {
     let manager = manager(&[Strategy::DestHost]);
     let first = manager.register(backend("a", "host=n")).unwrap();
     let wakes = Arc::new(Wakes::default());

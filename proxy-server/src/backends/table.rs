@@ -15,19 +15,19 @@ use super::{Identifiers, LinkId, Strategy};
 const ATTEMPTS: usize = 16;
 
 /// Whether a stream should get new dials.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Health {
     /// New dials may use the stream.
     Ready,
     /// New dials use the stream only if no other is ready: it drains, or its agent is ejected.
     Leaving,
     /// New dials use the stream only if no other answers: a ping or probe is unanswered.
-    Silent,
+    Unresponsive,
 }
 
 impl Health {
     /// The best first.
-    pub(super) const ALL: [Self; 3] = [Health::Ready, Health::Leaving, Health::Silent];
+    pub(super) const ALL: [Self; 3] = [Health::Ready, Health::Leaving, Health::Unresponsive];
 }
 
 /// The streams under one key, in the order of registration.

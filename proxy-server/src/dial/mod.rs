@@ -38,7 +38,7 @@ pub const DEFAULT_DIAL_TIMEOUT: Duration = Duration::from_secs(25);
 const ANSWERS_WITHIN: Duration = Duration::from_secs(6);
 
 /// The pause of a dial that cannot move, because the other agent is full.
-const FULL: Duration = Duration::from_secs(1);
+const FULL_PAUSE: Duration = Duration::from_secs(1);
 
 /// Only in debug builds: a dial of this target panics, so that tests see what a panic ends.
 const PANICS: &str = "panic-server.invalid:1";
@@ -239,7 +239,7 @@ impl Dialer {
                 return second;
             }
             // A full agent is no better: the first one may still answer.
-            tokio::time::sleep(FULL).await;
+            tokio::time::sleep(FULL_PAUSE).await;
         }
     }
 

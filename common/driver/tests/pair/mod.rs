@@ -234,8 +234,8 @@ impl LocalIo for PipeIo {
         Poll::Pending
     }
 
-    fn poll_shut_down(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
-        Pin::new(&mut self.io).poll_shutdown(cx).map_ok(|()| true)
+    fn poll_shut_down(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
     }
 
     fn poll_end(

@@ -203,16 +203,15 @@ impl Inflow {
         self.received >= self.granted && self.received > self.taken
     }
 
-    /// Whether a GRANT is due: for half a window, at most [`GRANT_STEP`]. After the peer's FIN it gives no credit, and is due for any
-    /// bytes: it shows that the local end is slow, not idle, so that the peer keeps waiting for the answer.
-    fn due(&self, finished: bool) -> bool {
-        let step = if finished { 1 } else { (self.window / 2).clamp(1, GRANT_STEP) };
+    /// Whether a GRANT is due: for half a window, at most [`GRANT_STEP`].
+    fn due(&self) -> bool {
+        let step = (self.window / 2).clamp(1, GRANT_STEP);
         self.goal() >= self.granted + u64::from(step)
     }
 
-    /// Lists the connection if a GRANT is due. Returns true if it was not listed before.
-    fn list_if_due(&mut self, finished: bool) -> bool {
-        self.due(finished) && !std::mem::replace(&mut self.listed, true)
+    /// Lists the connection for a GRANT. Returns true if it was not listed before.
+    fn list(&mut self) -> bool {
+        !std::mem::replace(&mut self.listed, true)
     }
 
     fn goal(&self) -> u64 {
@@ -231,7 +230,7 @@ impl Credit {
     pub(super) fn open(&mut self, growth: &Growth) -> bool {
         let inflow = &mut self.inflow;
         inflow.window = growth.first(inflow.window);
-        inflow.list_if_due(false)
+        inflow.due() && inflow.list()
     }
 
     /// The local end has read this many bytes. `finished`: the peer sends no more. Returns true if a GRANT became due.
@@ -244,7 +243,9 @@ impl Credit {
         // After the peer's FIN a wider window is useless.
         let grows = growth.spacious && !finished;
         inflow.take(bytes, if grows { growth.widest.min(cap) } else { inflow.window }, widening);
-        inflow.list_if_due(finished)
+        // After the peer's FIN a GRANT gives no credit. It shows that the local end is slow, not idle, so that the peer keeps waiting
+        // for the answer.
+        (finished || inflow.due()) && inflow.list()
     }
 
     /// The offset of the GRANT that became due.
@@ -287,11 +288,11 @@ mod tests {
         assert!(inflow.receive(60));
         assert!(!inflow.is_full(), "40 more may come");
         inflow.take(49, 100, LOW_RTT);
-        assert!(!inflow.due(false));
+        assert!(!inflow.due());
         inflow.take(1, 100, LOW_RTT);
-        assert!(inflow.due(false));
+        assert!(inflow.due());
         assert_eq!(inflow.grant(), 150);
-        assert!(!inflow.due(false), "told once");
+        assert!(!inflow.due(), "told once");
         assert!(inflow.receive(90), "up to 150");
         assert!(inflow.is_full());
         assert!(!inflow.receive(1), "not a byte more");
@@ -304,7 +305,7 @@ mod tests {
             assert_eq!(inflow.window, 100);
             assert!(inflow.receive(50));
             inflow.take(50, 400, LOW_RTT);
-            assert!(inflow.due(false));
+            assert!(inflow.due());
             inflow.grant();
         }
         assert_eq!(inflow.window, 200);
@@ -322,6 +323,18 @@ mod tests {
         assert_eq!(inflow.window, 400, "pieces count by their bytes");
     }
 
+    #[test]
+    fn progress_after_fin_is_told_also_with_a_window_that_shrank() {
+        let mut credit = credit(400, 1);
+        credit.inflow.first = 100;
+        assert!(credit.inflow.receive(400));
+        credit.inflow.window = 200;
+        let growth = Growth { widest: 400, base: 400, budget: 0, spacious: true, connections: 1 };
+        assert!(!credit.take(1, &growth, false), "400 were granted, and 201 are the goal");
+        assert!(credit.take(1, &growth, true));
+        assert_eq!(credit.grant(), 400);
+    }
+
     /// At a high RTT one burst arrives in each, of what was granted before. Its pieces need not divide the window.
     #[test]
     fn bursts_use_the_whole_window() {
@@ -335,7 +348,7 @@ mod tests {
                 let piece = usize::try_from(allowed - inflow.received).unwrap().min(131_063);
                 assert!(inflow.receive(piece));
                 inflow.take(piece, WINDOW, HIGH_BDP);
-                if inflow.due(false) {
+                if inflow.due() {
                     inflow.grant();
                 }
             }

@@ -182,11 +182,6 @@ impl State {
         }
     }
 
-    /// Whether the local end was told that the peer sends no more, and the connection is still open.
-    pub(crate) fn is_shut_down(&self) -> bool {
-        matches!(self.inner, Inner::Open { remote: Remote::ShutDown, .. })
-    }
-
     /// Whether our FIN has told the peer that the local end has sent everything.
     pub(crate) fn fin_sent(&self) -> bool {
         self.last_activity().is_some()

@@ -268,12 +268,7 @@ impl Around {
         Ok(())
     }
 
-    pub(super) fn events<S: Side>(
-        &mut self,
-        link: &mut Link<S, Segment>,
-        role: Role,
-        scenario: &Scenario,
-    ) -> Checked {
+    pub(super) fn events<S: Side>(&mut self, link: &mut Link<S, Segment>, role: Role) -> Checked {
         while let Some(event) = link.poll_event() {
             match event {
                 Event::Dial { key, address, .. } => {
@@ -312,9 +307,6 @@ impl Around {
                     );
                     ensure!(here.taken == there.sent, "connection {conn} is shut down before all was taken");
                     self.pairs[conn].ends[role as usize].shut = true;
-                    if role == Role::Server && scenario.plans[conn].frontend_whole {
-                        link.cannot_half_close(self.now, key);
-                    }
                 }
                 Event::Ended { key, end } => {
                     let conn = self.find(role, key)?;

@@ -32,8 +32,6 @@ pub(crate) struct Plan {
     pub(crate) endpoint_stuck: bool,
     /// The endpoint reads more only after its own bytes were read, as an echo server does.
     pub(crate) endpoint_echoes: bool,
-    /// The frontend has no half-close, like a gRPC client.
-    pub(crate) frontend_whole: bool,
     /// A write to the frontend may fail at any time.
     pub(crate) frontend_breaks: bool,
     /// A write to the endpoint may fail at any time.

@@ -269,10 +269,10 @@ impl World {
                 ensure!(later.is_none_or(|later| later > around.now), "a timer that was due is due again");
             }
         }
-        around.events(server, Role::Server, scenario)?;
+        around.events(server, Role::Server)?;
         if std::mem::take(&mut around.probe_wanted) {
             server.probe(0);
         }
-        around.events(agent, Role::Agent, scenario)
+        around.events(agent, Role::Agent)
     }
 }

@@ -86,7 +86,8 @@ fn batch((name, id): &(&'static str, String), spans: Vec<Span>) -> Bytes {
     message.freeze()
 }
 
-/// One call, and another one on a new connection if a kept one fails: the collector may have closed it.
+/// One call, and another one on a new connection if a kept one fails: the collector may have closed it. A collector that took the
+/// first one, and then broke, gets the batch twice, with the same ids.
 async fn send(
     connection: &mut Option<SendRequest<Bytes>>,
     collector: &str,

@@ -39,13 +39,12 @@ impl<L: Clone> BackendManager<L> {
         self.choose_of(host, (&[Health::Ready], Some(strategy)), exclude, &mut rand::rng())
     }
 
-    /// A stream of this agent, a ready one if it has one.
+    /// A stream of this agent, of the best health.
     pub fn choose_agent(&self, agent_id: &str) -> Option<Choice<L>> {
         let state = self.shared.state.read();
         let streams = &state.agents.get(agent_id)?.streams;
-        let health = |id: &&LinkId| state.links.get(id).map(Link::health);
-        let ready = streams.iter().find(|id| health(id) == Some(Health::Ready));
-        state.choice(*ready.or(streams.first())?, state.tables.first()?.strategy, Instant::now(), true)
+        let best = streams.iter().min_by_key(|id| state.links.get(id).map(Link::health))?;
+        state.choice(*best, state.tables.first()?.strategy, Instant::now(), true)
     }
 
     /// Why a dial of a target's host goes to which agents, in words.
@@ -60,7 +59,11 @@ impl<L: Clone> BackendManager<L> {
                 let (strategy, agents) = (table.strategy.name(), count(state.agents.len() as u64, "agent"));
                 let zone = table.zone.as_ref().map(|zone| format!(" of zone {zone}")).unwrap_or_default();
                 let suit = if suitable == 1 { "suits and is" } else { "suit and are" };
-                let health = if health == Health::Ready { "ready" } else { "left, none is ready" };
+                let health = match health {
+                    Health::Ready => "ready",
+                    Health::Leaving => "left, none is ready",
+                    Health::Unresponsive => "left, none answers",
+                };
                 let choice = match (suitable, self.shared.selection) {
                     (1, _) => "",
                     (_, Selection::LeastLoaded) => ", of two random ones the less loaded",
@@ -201,7 +204,7 @@ impl<L> Choice<L> {
         let (agent_id, strategy) = (Peer(&self.agent_id), self.strategy.name());
         match health {
             Health::Ready => tracing::debug!(agentID = %agent_id, strategy, "Pick agent as backend"),
-            Health::Leaving | Health::Silent => tracing::debug!(
+            Health::Leaving | Health::Unresponsive => tracing::debug!(
                 agentID = %agent_id, strategy, "No non-draining backends available, using draining backend as fallback"
             ),
         }

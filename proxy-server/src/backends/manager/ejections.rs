@@ -138,15 +138,15 @@ impl AgentView {
 }
 
 impl<L: Clone> BackendManager<L> {
-    /// Ejects agents whose own failures stand out, at most half of those that could serve, and lets others return. Returns the number
-    /// of ejections.
+    /// Ejects ready agents whose own failures stand out, at most half of those that are ready or ejected, and lets others return.
+    /// Returns the number of ejections.
     pub(in crate::backends) fn sweep(&self, agents: &[AgentView], now: Instant) -> u64 {
         let mut ejections = 0;
         let is_ejected = |agent: &&AgentView| agent.stats.ejected_for(now).is_some();
         let could_serve = agents.iter().filter(|agent| agent.ready || is_ejected(agent)).count();
         let mut left = (could_serve / 2).saturating_sub(agents.iter().filter(is_ejected).count());
-        for AgentView { id, stats, .. } in agents {
-            let Some(change) = stats.sweep(now, left > 0) else { continue };
+        for AgentView { id, stats, ready, .. } in agents {
+            let Some(change) = stats.sweep(now, *ready && left > 0) else { continue };
             let ejected = matches!(change, Change::Ejected { .. });
             left -= usize::from(ejected);
             ejections += u64::from(ejected);

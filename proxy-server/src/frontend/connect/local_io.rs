@@ -179,9 +179,9 @@ impl<S: Socket> LocalIo for SocketIo<S> {
         Pin::new(&mut self.socket).poll_flush(cx)
     }
 
-    fn poll_shut_down(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
+    fn poll_shut_down(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.barrier.poll_lifted(cx));
-        Pin::new(&mut self.socket).poll_shutdown(cx).map_ok(|()| true)
+        Pin::new(&mut self.socket).poll_shutdown(cx)
     }
 
     fn poll_end(

@@ -39,6 +39,8 @@ pub struct GrpcIo<W> {
     gone_on: usize,
     /// The client has closed after the bytes in `ahead`. When this expires, the close is answered even if they are still queued.
     closed: Option<Pin<Box<Sleep>>>,
+    /// The endpoint sends no more, and the client has its CLOSE_RSP. When this expires, the client's last bytes have arrived.
+    told: Option<Pin<Box<Sleep>>>,
     barrier: FirstByteBarrier,
     log: ConnectionLog,
     chunks: ChunkSizer,
@@ -56,6 +58,7 @@ impl<W: Wire> GrpcIo<W> {
             ahead: Joined::default(),
             gone_on: 0,
             closed: None,
+            told: None,
             barrier: FirstByteBarrier::start(),
             log,
             chunks: ChunkSizer::default(),
@@ -100,9 +103,12 @@ impl<W: Wire> GrpcIo<W> {
 
     /// Sends CLOSE_RSP unless the client already has its terminal packet, or has left.
     fn send_end(&mut self, text: &str) {
-        if let Some(packet) = self.stream.machine.handle_backend_end(text)
-            && let Err(error) = self.stream.pass_on(packet)
-        {
+        let packet = self.stream.machine.handle_backend_end(text);
+        self.pass_on_end(packet);
+    }
+
+    fn pass_on_end(&mut self, packet: Option<Packet<Bytes>>) {
+        if let Some(Err(error)) = packet.map(|packet| self.stream.pass_on(packet)) {
             self.log.note(&error);
         }
     }
@@ -116,11 +122,16 @@ impl<W: Wire + Send> LocalIo for GrpcIo<W> {
             }
             self.stream.wire.hold_back(false);
             self.gone_on = 0;
-            match ready!(self.poll_order(cx)) {
-                Order::Deliver(payload) if payload.len() < SMALL => self.gather(cx, payload),
-                Order::Deliver(payload) => self.ahead.push(payload),
+            match self.poll_order(cx) {
+                Poll::Ready(Order::Deliver(payload)) if payload.len() < SMALL => self.gather(cx, payload),
+                Poll::Ready(Order::Deliver(payload)) => self.ahead.push(payload),
                 // A lost stream counts as closed, too: the bytes that the client has sent are still delivered.
-                _ => return Poll::Ready(Ok(Read::Closed)),
+                Poll::Ready(_) => return Poll::Ready(Ok(Read::Closed)),
+                Poll::Pending => {
+                    let Some(told) = &mut self.told else { return Poll::Pending };
+                    ready!(told.as_mut().poll(cx));
+                    return Poll::Ready(Ok(Read::Closed));
+                }
             }
         }
         let bytes = self.ahead.take(max);
@@ -178,9 +189,14 @@ impl<W: Wire + Send> LocalIo for GrpcIo<W> {
         Poll::Ready(Ok(()))
     }
 
-    /// No packet tells a gRPC client about a half-close: the connection ends with CLOSE_RSP.
-    fn poll_shut_down(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
-        Poll::Ready(Ok(false))
+    /// No packet tells a gRPC client about a half-close, so CLOSE_RSP ends the connection for it. What it had sent before is still
+    /// read.
+    fn poll_shut_down(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.barrier.poll_lifted(cx));
+        let packet = self.stream.machine.handle_backend_fin();
+        self.pass_on_end(packet);
+        self.told = Some(Box::pin(sleep(LINGER)));
+        Poll::Ready(Ok(()))
     }
 
     fn poll_end(

@@ -1,4 +1,5 @@
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::task::Waker;
 
 use grpc::Incoming;
@@ -87,6 +88,21 @@ async fn read_ahead_bytes_are_held_until_they_are_sent() {
     assert_eq!(seen, [4_000, 3_000, 2_000, 1_000, 0], "each piece that goes on shows");
     assert!(local.poll_read(&mut cx, 1_000).is_pending());
     assert_eq!(local.held(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_client_has_sent_before_its_close_rsp_goes_on() {
+    for close in [Some(Packet::CloseReq { id: CONNECTION }), None] {
+        let stays = close.is_none();
+        let mut local = open([data(8_000), data(10)].into_iter().chain(close));
+        poll_fn(|cx| local.poll_shut_down(cx)).await.unwrap();
+        let (mut read, began) = (0, Instant::now());
+        while let Read::Data(bytes) = poll_fn(|cx| local.poll_read(cx, 5_000)).await.unwrap() {
+            read += bytes.len();
+        }
+        assert_eq!(read, 8_010);
+        assert_eq!(began.elapsed() >= LINGER, stays, "a client that stays is read for the time of a linger");
+    }
 }
 
 /// A slice would pin the whole buffer that it arrived in.

@@ -8,8 +8,11 @@
 //!   Idle ───────────────▶ Dialing ───────▶ Open ──────────────────────────────────▶ Over
 //!    │                       │               │  backend's end: CLOSE_RSP               ▲
 //!    │                       │               │ CLOSE_REQ, end of stream, DIAL_CLS      │
-//!    │                       │               └──────────▶ Closing ─────────────────────┤
-//!    │                       │                             backend's end: CLOSE_RSP    │
+//!    │                       │               ├──────────▶ Closing ─────────────────────┤
+//!    │                       │               │             backend's end: CLOSE_RSP    │
+//!    │                       │               │ endpoint's end: CLOSE_RSP               │
+//!    │                       │               └──────────▶ Told ────────────────────────┤
+//!    │                       │                             CLOSE_REQ, end of stream    │
 //!    │ DATA, unfit DIAL_REQ  │ refused, DIAL_CLS, CLOSE_REQ, end of stream             │
 //!    └───────────────────────┴─────────────────────────────────────────────────────────┘
 //! ```
@@ -44,6 +47,8 @@ enum State {
     Open(DialId),
     /// The client has closed; the backend's end is awaited and then answered by CLOSE_RSP.
     Closing,
+    /// The endpoint sends no more, and the terminal packet was sent. What the client has sent before is still delivered.
+    Told,
     /// The one terminal packet was sent, or the client cannot receive it any more.
     Over,
 }
@@ -103,7 +108,7 @@ impl Machine {
     pub fn dial_id(&self) -> Option<DialId> {
         match self.state {
             State::Dialing(random) | State::Open(random) => Some(random),
-            State::Idle | State::Closing | State::Over => None,
+            State::Idle | State::Closing | State::Told | State::Over => None,
         }
     }
 
@@ -117,10 +122,10 @@ impl Machine {
     }
 
     fn handle_packet(&mut self, packet: Packet<Bytes>) -> Reaction {
-        use State::{Closing, Dialing, Idle, Open, Over};
+        use State::{Closing, Dialing, Idle, Open, Over, Told};
         let (next, reaction) = match (self.state, packet) {
             (Idle, Packet::Data { id, .. }) => (Over, reply(close_rsp(id, BEFORE_DIAL_DATA), Order::Finish)),
-            (Open(_), Packet::Data { id: CONNECTION, payload }) => {
+            (Open(_) | Told, Packet::Data { id: CONNECTION, payload }) => {
                 (self.state, Order::Deliver(payload).into())
             }
             (Open(_), Packet::Data { id, .. }) if id.0 != 0 => {
@@ -128,6 +133,7 @@ impl Machine {
                 (Over, Reaction { replies, order: Order::Close })
             }
             (Closing, Packet::Data { .. }) => (Closing, useless(Dropped::AfterEnd)),
+            (Told, Packet::CloseReq { .. } | Packet::DialCls { .. }) => (Over, Order::Close.into()),
             // These crossed our terminal packet.
             (Over, Packet::Data { .. } | Packet::CloseReq { .. } | Packet::DialCls { .. }) => {
                 (Over, Order::Nothing.into())
@@ -144,7 +150,7 @@ impl Machine {
             (state @ (Dialing(first) | Open(first)), Packet::DialReq { random, .. }) if first == random => {
                 (state, useless(Dropped::DuplicateDial))
             }
-            (Over, Packet::DialReq { .. }) => (Over, useless(Dropped::DuplicateDial)),
+            (Told | Over, Packet::DialReq { .. }) => (self.state, useless(Dropped::DuplicateDial)),
             (state, Packet::DialReq { random, .. }) => {
                 (state, reply(dial_error(random, SECOND_DIAL.to_owned()), Order::Nothing))
             }
@@ -179,6 +185,7 @@ impl Machine {
             State::Idle => (State::Over, Order::Finish),
             State::Dialing(_) => (State::Over, Order::Cancel),
             State::Open(_) => (State::Closing, Order::Close),
+            State::Told => (State::Over, Order::Close),
             state @ (State::Closing | State::Over) => (state, Order::Finish),
         };
         self.state = next;
@@ -190,7 +197,7 @@ impl Machine {
         let order = match self.state {
             State::Idle | State::Over => Order::Finish,
             State::Dialing(_) => Order::Cancel,
-            State::Open(_) | State::Closing => Order::Close,
+            State::Open(_) | State::Closing | State::Told => Order::Close,
         };
         self.state = State::Over;
         order
@@ -209,6 +216,16 @@ impl Machine {
         let State::Dialing(random) = self.state else { return None };
         self.state = State::Over;
         Some(dial_error(random, text))
+    }
+
+    /// The endpoint sends no more: returns the CLOSE_RSP to send.
+    pub fn handle_backend_fin(&mut self) -> Option<Packet<Bytes>> {
+        let is_open = matches!(self.state, State::Open(_));
+        let packet = self.handle_backend_end("");
+        if is_open {
+            self.state = State::Told;
+        }
+        packet
     }
 
     /// The backend's end of the connection has arrived: returns the CLOSE_RSP to send, after which the stream ends. `None` if

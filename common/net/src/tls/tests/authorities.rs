@@ -285,8 +285,8 @@ fn intermediates_of_a_peer_are_limited() {
     for (names, refused) in [
         (&["a", "b", "c", "d", "e", "f", "g", "h"][..], None),
         (&["a", "b", "c", "d", "e", "f", "g", "h", "i"], Some("more than 8 intermediate certificates")),
-        (&["a", "a", "b", "b"], None),
-        (&["a", "b", "a", "a"], Some("more than 2 intermediate certificates with one subject")),
+        (&["a", "a", "a", "b", "b", "b"], None),
+        (&["a", "b", "a", "a", "a"], Some("more than 3 intermediate certificates with one subject")),
     ] {
         let others = forged(names);
         let chain: Vec<_> = std::iter::once(&own).chain(&others).collect();
