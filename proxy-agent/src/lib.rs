@@ -5,6 +5,9 @@
 
 pub mod args;
 pub mod boot;
+#[cfg(test)]
+#[path = "../../common/serve/tests/captured_log/mod.rs"]
+mod captured_log;
 pub mod client_set;
 pub mod endpoint;
 pub mod leases;

@@ -10,6 +10,7 @@ pub mod auth;
 pub mod backends;
 pub mod boot;
 #[cfg(test)]
+#[path = "../../common/serve/tests/captured_log/mod.rs"]
 mod captured_log;
 pub mod dial;
 pub mod frontend;

@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use cluster::{Client, Config, Moment};
 use fake_apiserver::{FakeApi, Fault};
 use serde_json::json;
-use serve::logs::{Logs, Options};
 use serve::metrics::{Exposition, Registry};
 
 use super::*;
+use crate::captured_log::CapturedLog;
 
 const SPEEDUP: u32 = 20;
 
@@ -18,7 +18,7 @@ struct World {
     skew: Arc<AtomicI64>,
     exposition: Exposition,
     metrics: Metrics,
-    folder: tempfile::TempDir,
+    _folder: tempfile::TempDir,
 }
 
 impl World {
@@ -29,7 +29,7 @@ impl World {
         let mut registry = Registry::default();
         let metrics = crate::metrics::register(&mut registry);
         let exposition = Exposition::new(registry);
-        World { api, client, skew: Arc::default(), exposition, metrics, folder }
+        World { api, client, skew: Arc::default(), exposition, metrics, _folder: folder }
     }
 
     fn count(&self) -> watch::Receiver<Option<Leased>> {
@@ -41,18 +41,6 @@ impl World {
         (counter.clock, counter.speedup) = (clock, SPEEDUP);
         tokio::spawn(counter.run());
         counted
-    }
-
-    /// Takes this thread's log lines; the second value returns them.
-    fn log(&self) -> (tracing::subscriber::DefaultGuard, impl Fn() -> String) {
-        let path = self.folder.path().join("log");
-        let options = Options { logtostderr: false, log_file: Some(path.clone()), ..Options::default() };
-        let (subscriber, logs) = Logs::build(&options).unwrap();
-        let text = move || {
-            logs.flush(Duration::from_secs(10));
-            std::fs::read_to_string(&path).unwrap()
-        };
-        (tracing::subscriber::set_default(subscriber), text)
     }
 
     fn put(&self, name: &str, seconds: i64) {
@@ -96,7 +84,7 @@ async fn holds(counted: &mut watch::Receiver<Option<Leased>>, want: usize, durin
 async fn the_count_follows_servers_that_come_and_go() {
     let world = World::new().await;
     world.put("a", 600);
-    let (_guard, log) = world.log();
+    let log = CapturedLog::new();
     let mut counted = world.count();
     becomes(&mut counted, 1).await;
     world.put("b", 600);
@@ -112,7 +100,7 @@ async fn the_count_follows_servers_that_come_and_go() {
     world.api.delete_lease("kube-system", "c");
     world.api.delete_lease("kube-system", "e");
     becomes(&mut counted, 1).await;
-    assert!(log().contains("No valid leases found, assuming server count of 1"), "{}", log());
+    assert!(log.text().contains("No valid leases found, assuming server count of 1"), "{}", log.text());
     assert_eq!(world.api.count("GET"), 2, "one list and one watch");
     let scrape = world.exposition.scrape();
     let line = "konnectivity_network_proxy_agent_lease_lists_total{http_response_code=\"200\",reason=\"\"} 2";
@@ -248,7 +236,7 @@ async fn without_the_right_to_watch_leases_are_listed() {
     let world = World::new().await;
     world.put("a", 600);
     world.api.set_fault("watch=true", Fault::Status(403, "Forbidden"));
-    let (_guard, log) = world.log();
+    let log = CapturedLog::new();
     let mut counted = world.count();
     becomes(&mut counted, 1).await;
     world.put("b", 600);
@@ -259,7 +247,7 @@ async fn without_the_right_to_watch_leases_are_listed() {
     let rate = 4.0 * 60.0 / began.elapsed().as_secs_f64() / f64::from(SPEEDUP);
     println!("{rate:.1} requests a minute at the real pace");
     assert!(rate < 12.0, "{rate} requests a minute");
-    assert_eq!(log().matches("Leases cannot be watched").count(), 1, "{}", log());
+    assert_eq!(log.text().matches("Leases cannot be watched").count(), 1, "{}", log.text());
 }
 
 #[tokio::test]
