@@ -195,7 +195,9 @@ impl<W: Wire + Send> LocalIo for GrpcIo<W> {
         ready!(self.barrier.poll_lifted(cx));
         let packet = self.stream.machine.handle_backend_fin();
         self.pass_on_end(packet);
-        self.told = Some(Box::pin(sleep(LINGER)));
+        let told = self.told.insert(Box::pin(sleep(LINGER)));
+        // Its expiry wakes the connection, which is then read.
+        let _pending = told.as_mut().poll(cx);
         Poll::Ready(Ok(()))
     }
 

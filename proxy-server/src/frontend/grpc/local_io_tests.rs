@@ -91,7 +91,7 @@ async fn read_ahead_bytes_are_held_until_they_are_sent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_client_has_sent_before_its_close_rsp_goes_on() {
+async fn data_before_a_close_rsp_goes_on() {
     for close in [Some(Packet::CloseReq { id: CONNECTION }), None] {
         let stays = close.is_none();
         let mut local = open([data(8_000), data(10)].into_iter().chain(close));
