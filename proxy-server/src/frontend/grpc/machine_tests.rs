@@ -4,8 +4,8 @@ use super::*;
 
 const FIRST: DialId = DialId(77);
 const OTHER: DialId = DialId(78);
-const STATES: [State; 5] =
-    [State::Idle, State::Dialing(FIRST), State::Open(FIRST), State::Closing, State::Over];
+const STATES: [State; 6] =
+    [State::Idle, State::Dialing(FIRST), State::Open(FIRST), State::Closing, State::Told, State::Over];
 
 fn machine_in(state: State) -> Machine {
     Machine { state }
@@ -43,7 +43,7 @@ fn deliver() -> Order {
 type Row = (State, Incoming, Vec<Packet<Bytes>>, Option<Order>, State);
 
 fn table() -> Vec<Row> {
-    use State::{Closing, Dialing, Idle, Open, Over};
+    use State::{Closing, Dialing, Idle, Open, Over, Told};
     let (dialing, open) = (Dialing(FIRST), Open(FIRST));
     let start = Order::Dial { protocol: "tcp".into(), address: "a:1".into() };
     let mismatch = |id| vec![rsp(id, "mismatched connection IDs"), rsp(1, "mismatched connection IDs")];
@@ -77,6 +77,12 @@ fn table() -> Vec<Row> {
         (Closing, close_req(1), vec![], None, Closing),
         (Closing, close_req(2), vec![rsp(2, "Unknown connectID")], Some(Order::Nothing), Closing),
         (Closing, dial_cls(FIRST), vec![], None, Closing),
+        (Told, dial_req(FIRST), vec![], None, Told),
+        (Told, dial_req(OTHER), vec![], None, Told),
+        (Told, data(1), vec![], Some(deliver()), Told),
+        (Told, data(2), vec![], None, Told),
+        (Told, close_req(1), vec![], Some(Order::Close), Over),
+        (Told, dial_cls(FIRST), vec![], Some(Order::Close), Over),
         (Over, dial_req(FIRST), vec![], None, Over),
         (Over, dial_req(OTHER), vec![], None, Over),
         (Over, data(1), vec![], Some(Order::Nothing), Over),
@@ -145,13 +151,14 @@ fn invalid_packets_are_dropped_in_every_state() {
 
 #[test]
 fn ends_of_the_stream() {
-    use State::{Closing, Idle, Over};
+    use State::{Closing, Idle, Over, Told};
     let (dialing, open) = (State::Dialing(FIRST), State::Open(FIRST));
     let rows = [
         (Idle, Order::Finish, Over, Order::Finish),
         (dialing, Order::Cancel, Over, Order::Cancel),
         (open, Order::Close, Closing, Order::Close),
         (Closing, Order::Finish, Closing, Order::Close),
+        (Told, Order::Close, Over, Order::Close),
         (Over, Order::Finish, Over, Order::Finish),
     ];
     for (state, on_end, after_end, on_reset) in rows {
@@ -179,10 +186,13 @@ fn events_of_the_backend() {
         } else {
             assert_eq!((dialed, refused), ((None, state), (None, state)));
         }
+        let finished = answer(state, Machine::handle_backend_fin);
         if matches!(state, State::Open(_) | State::Closing) {
             assert_eq!(ended, (Some(rsp(1, "reset")), State::Over));
+            let next = if state == State::Closing { State::Over } else { State::Told };
+            assert_eq!(finished, (Some(rsp(1, "")), next));
         } else {
-            assert_eq!(ended, (None, state));
+            assert_eq!((ended, finished), ((None, state), (None, state)));
         }
     }
 }
