@@ -4,8 +4,8 @@
 //! are ready, it searches all of them.
 //!
 //! # How an agent is chosen
-//! 1. Streams that are unresponsive (a ping or probe is unanswered) are **silent**. Of the others those that drain (DRAIN was
-//!    received) or whose agent is ejected ([`outlier`]) are **leaving**, all others **ready**. Excluded streams are skipped.
+//! 1. Streams with an unanswered ping or probe are **unresponsive**. Of the others those that drain (DRAIN was received) or whose
+//!    agent is ejected ([`outlier`]) are **leaving**, all others **ready**. Excluded streams are skipped.
 //! 2. The strategies are asked in the order of the flag for a ready stream; the first one that has a stream decides:
 //!    - `default`: every agent id suits; of an agent the first registered ready stream counts.
 //!    - `destHost`: a stream suits if an `ipv4`, `ipv6` or `host` identifier equals the target's host byte by byte

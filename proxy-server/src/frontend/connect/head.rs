@@ -43,6 +43,9 @@ pub enum HeadError {
     /// More than [`MAX_HEAD`] bytes or [`MAX_FIELDS`] fields.
     #[error("head too large")]
     TooLarge,
+    /// The target is longer than [`MAX_ADDRESS_BYTES`].
+    #[error("CONNECT target of more than {MAX_ADDRESS_BYTES} bytes")]
+    LongTarget,
     /// Any other fault, in words.
     #[error("{0}")]
     Bad(&'static str),
@@ -183,7 +186,7 @@ fn request_line(line: &[u8]) -> Result<Result<String, HeadError>, HeadError> {
 /// Checks an authority-form target, and returns it as `host:port`.
 fn authority(target: &str) -> Result<String, HeadError> {
     if target.len() > MAX_ADDRESS_BYTES {
-        return Err(HeadError::Bad("CONNECT target of more than 1024 bytes"));
+        return Err(HeadError::LongTarget);
     }
     if target.contains('@') {
         return Err(HeadError::Bad("CONNECT target must not carry user information"));
