@@ -9,7 +9,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use e2e::faults::{Column, Context, Length, ROWS, Row, markdown};
 use e2e::figures::replace_generated;
 use e2e::process::raise_descriptor_limit;
-use e2e::scenarios::end_on_signals;
+use e2e::scenarios::{end_on_signals, signaled};
 use tokio::time::Instant;
 
 fn command() -> Command {
@@ -95,6 +95,7 @@ fn run(matches: &ArgMatches) -> Result<()> {
         let go = go.map(|programs| {
             column(row, rounds, &Context { programs: Some(programs), ..context.clone() }, ", Go")
         });
+        ensure!(!signaled(), "ended by a signal; nothing is written");
         results.push((row, ours, go));
     }
     let table = markdown(&results);

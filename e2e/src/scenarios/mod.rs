@@ -19,5 +19,5 @@ mod world;
 
 pub use picture::picture;
 pub use report::{Curve, Figure, Outcome, Panel, Row, Value, table};
-pub use run::{ALL, Scenario, Timing, end_on_signals, in_network, run, unless_signaled};
+pub use run::{ALL, Scenario, Timing, end_on_signals, in_network, run, signaled, unless_signaled};
 pub use world::{Mix, Sizes};

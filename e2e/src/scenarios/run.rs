@@ -224,6 +224,11 @@ pub async fn unless_signaled<T>(work: impl Future<Output = Result<T>>) -> Result
 
 static SIGNALED: OnceLock<watch::Sender<bool>> = OnceLock::new();
 
+/// Whether a signal ends this program.
+pub fn signaled() -> bool {
+    SIGNALED.get().is_some_and(|signaled| *signaled.borrow())
+}
+
 /// From now on SIGINT and SIGTERM end runs with an error, so that their networks and programs are removed.
 pub fn end_on_signals() -> Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build()?;

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use e2e::frontend::{Mode, Place};
 use e2e::http1::get;
+use e2e::metrics::{AGENT, Scrape};
 use e2e::pair::{Front, Pair, Setup};
 use e2e::pki::Pki;
 use e2e::process::{Process, Recipe};
@@ -256,10 +257,25 @@ async fn token_that_is_missing_or_refused_is_named_at_both_ends() -> Result<()> 
 
 #[tokio::test]
 async fn count_that_no_server_completes_is_named_once() -> Result<()> {
-    let pair = server(&["--server-count=3".to_owned()]).await?;
+    let mut pair = server(&["--server-count=3".to_owned()]).await?;
     let text = "no attempt reaches a missing server: is the server count too high";
     let count = r#"{"name":"server-count","value":"3"}"#;
-    check(pair, &[], Says { log: "", status: count }, both(text)).await
+    check_at(&mut pair, &[], Says { log: "", status: count }, both(text)).await?;
+    // Two more attempts.
+    let duplicates = |metrics: &Scrape| {
+        metrics.value(&format!("{AGENT}server_connection_attempts_total"), &[("result", "duplicate")])
+    };
+    let seen = duplicates(&pair.agent().metrics().await?);
+    until("two more attempts", DEADLINE, || async {
+        (duplicates(&pair.agent().metrics().await.ok()?) >= seen + 2.0).then_some(())
+    })
+    .await?;
+    for log in [pair.agent().process.log(), pair.server().process.log()] {
+        let about = |line: &&String| line.contains("server count") || line.contains("uplicate");
+        let lines: Vec<_> = log.iter().filter(about).collect();
+        ensure!(lines.len() <= 1, "{lines:#?}");
+    }
+    Ok(())
 }
 
 #[tokio::test]

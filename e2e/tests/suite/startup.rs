@@ -269,8 +269,14 @@ async fn every_port_says_where_it_listens() -> Result<()> {
             Place::Tls(address) => address.to_string(),
             Place::Unix(path) => path.display().to_string(),
         };
-        let agents = pair.server().agent_port();
-        for (port, address) in [("agent", format!(":{agents}\"")), ("frontend", format!("{frontend}\""))] {
+        let server = pair.server();
+        let ports = [
+            ("agent", format!(":{}\"", server.agent_port())),
+            ("frontend", format!("{frontend}\"")),
+            ("health", format!("{}\"", server.health)),
+            ("admin", format!("{}\"", server.admin)),
+        ];
+        for (port, address) in ports {
             let said = format!("port=\"{port}\" address=\"");
             until(port, DEADLINE, || async {
                 let log = pair.server().process.log();

@@ -9,6 +9,7 @@ pub(crate) use e2e::adversarial::connect_with_token as connect;
 use e2e::adversarial::{AdversarialAgent, AgentMeta, refused};
 use e2e::endpoints::Endpoint;
 use e2e::exchange::{echo, works};
+use e2e::http1::get;
 use e2e::pair::Pair;
 use e2e::payload::Payload;
 pub(crate) use e2e::tokens::{AUDIENCE, USER, World};
@@ -166,9 +167,16 @@ async fn tokens_are_never_logged() -> Result<()> {
     pair.agents[1].process.wait_said("jwt not valid").await?;
     let mut texts = vec![pair.server().metrics().await?.text];
     texts.extend(pair.server().process.log());
+    let mut admins = vec![pair.server().admin];
     for agent in &pair.agents {
         texts.push(agent.metrics().await?.text);
         texts.extend(agent.process.log());
+        admins.push(agent.admin);
+    }
+    for admin in admins {
+        for path in ["/statusz", "/"] {
+            texts.extend(get(admin, path).await?.body.lines().map(str::to_owned));
+        }
     }
     ensure!(texts.len() > 50, "{} lines at the highest verbosity", texts.len());
     for line in texts.iter().filter(|line| !line.contains("canary-free")) {

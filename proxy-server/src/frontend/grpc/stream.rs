@@ -111,7 +111,9 @@ impl<W: Wire> Stream<W> {
             Some(Ok(incoming)) => {
                 match &incoming {
                     Incoming::Packet(packet) => self.from_client.count(packet.kind()),
-                    packet => tracing::trace!(?packet, "Ignoring unrecognized packet from frontend"),
+                    Incoming::Unknown(_) | Incoming::Malformed(_) => {
+                        tracing::trace!("Ignoring unrecognized packet from frontend")
+                    }
                 }
                 Ok(Some(incoming))
             }
