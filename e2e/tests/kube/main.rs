@@ -11,6 +11,7 @@
 #![allow(clippy::print_stdout, reason = "a test runner's product is its report")]
 
 mod attach;
+mod commands;
 mod copy;
 mod exec;
 mod extensions;

@@ -11,6 +11,7 @@ use e2e::process::Signal;
 use e2e::sockets::connections;
 use e2e::wait::{DEADLINE, until, within_limit};
 
+use crate::commands;
 use crate::losses;
 use crate::runner::{self, AGAIN, WITH_TUNNEL, WITHOUT_AGENT};
 use crate::world::{Dials, FRONTENDS, Ground, Lane, World};
@@ -19,7 +20,7 @@ use crate::world::{Dials, FRONTENDS, Ground, Lane, World};
 const AT_ONCE: Duration = Duration::from_secs(10);
 
 /// Number of steps that concern all lanes at once.
-const STEPS: usize = 6;
+const STEPS: usize = 9;
 
 /// The numbers of servers and agents.
 pub(crate) struct Phase {
@@ -53,6 +54,24 @@ impl Phase {
         let name = |step: &str| format!("{}/{step}", self.name);
         report.case(&name("the egress metrics moved, without a failure"), moved(&lanes, before)).await;
         report.case(&name("the agents hold the connections"), held(world, &lanes, &pairs)).await;
+        report
+            .case(
+                &name("status tells of the tunnel"),
+                commands::status_tells_of_the_tunnel(world, &lanes, &pairs),
+            )
+            .await;
+        report
+            .case(
+                &name("probe dials as kube-apiserver does"),
+                commands::probe_dials_as_kube_apiserver_does(world, &lanes, &pairs),
+            )
+            .await;
+        report
+            .case(
+                &name("compare finds two servers the same"),
+                commands::compare_finds_two_servers_the_same(world, &lanes),
+            )
+            .await;
         report
             .case(
                 &name("a server that restarts stops its own kube-apiserver alone"),
@@ -220,7 +239,7 @@ async fn replaced(lanes: &[Lane], pairs: &mut [Pair]) -> Result<()> {
 }
 
 /// One running `cat` on each lane, after its first answer.
-async fn cats(lanes: &[Lane]) -> Result<Vec<Session>> {
+pub(crate) async fn cats(lanes: &[Lane]) -> Result<Vec<Session>> {
     let mut sessions = Vec::new();
     for lane in lanes {
         let mut session = lane.session(&["exec", "-i", "app", "-c", "app", "--", "cat"])?;
