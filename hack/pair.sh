@@ -27,13 +27,13 @@ certificates() {
 pair_flags() {
     front=$(free_port) ready=$(free_port) endpoint=$(free_port)
     local pki=$1 agents
-    agents=$(free_port)
+    agents=$(free_port) server_admin=$(free_port) agent_admin=$(free_port)
     server_flags=(--mode=http-connect --server-bind-address=127.0.0.1 "--server-port=$front" --agent-bind-address=127.0.0.1 "--agent-port=$agents"
-        --health-bind-address=127.0.0.1 "--health-port=$ready" "--admin-port=$(free_port)" "--server-ca-cert=$pki/ca.crt"
+        --health-bind-address=127.0.0.1 "--health-port=$ready" "--admin-port=$server_admin" "--server-ca-cert=$pki/ca.crt"
         "--server-cert=$pki/tls.crt" "--server-key=$pki/tls.key" "--cluster-ca-cert=$pki/ca.crt" "--cluster-cert=$pki/tls.crt"
         "--cluster-key=$pki/tls.key")
     agent_flags=(--proxy-server-host=127.0.0.1 "--proxy-server-port=$agents" "--ca-cert=$pki/ca.crt" "--agent-cert=$pki/tls.crt"
-        "--agent-key=$pki/tls.key" --health-server-host=127.0.0.1 "--health-server-port=$endpoint" "--admin-server-port=$(free_port)"
+        "--agent-key=$pki/tls.key" --health-server-host=127.0.0.1 "--health-server-port=$endpoint" "--admin-server-port=$agent_admin"
         --drain-timeout=10s)
 }
 
