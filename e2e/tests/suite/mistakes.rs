@@ -156,16 +156,22 @@ async fn agents_certificate_that_is_not_valid_now_is_named_with_its_date() -> Re
 
 #[tokio::test]
 async fn servers_certificate_that_is_not_valid_now_is_named_with_its_date() -> Result<()> {
-    let made = server(&[]).await?;
-    let flags = certificate(&made, ["--cluster-cert", "--cluster-key"], true, -9 * DAY, -DAY)?;
-    let setup =
-        flags.iter().fold(Setup::grpc().agents(0).server_arg("-v=0").pki(&made.pki), |setup, flag| {
-            setup.server_arg(flag)
-        });
-    let server_says = both(
-        "the agent says that --cluster-cert is expired or not valid yet: replace it, or correct the clocks",
-    );
-    check(setup.start().await?, &[], server_says, both("certificate expired: it was valid until 20")).await
+    for (from, until, what) in [
+        (-9 * DAY, -DAY, "certificate expired: it was valid until 20"),
+        (DAY, 9 * DAY, "certificate not valid yet: it is valid from 20"),
+    ] {
+        let made = server(&[]).await?;
+        let flags = certificate(&made, ["--cluster-cert", "--cluster-key"], true, from, until)?;
+        let setup =
+            flags.iter().fold(Setup::grpc().agents(0).server_arg("-v=0").pki(&made.pki), |setup, flag| {
+                setup.server_arg(flag)
+            });
+        let server_says = both(
+            "the agent says that --cluster-cert is expired or not valid yet: replace it, or correct the clocks",
+        );
+        check(setup.start().await?, &[], server_says, both(what)).await?;
+    }
+    Ok(())
 }
 
 /// Repetitions are one entry, although each attempt reads the clock.
