@@ -10,7 +10,7 @@ metadata:
   {{- end }}
 spec:
   serviceAccountName: {{ include "konnectivity-agent.serviceAccountName" . | quote }}
-  automountServiceAccountToken: {{ $values.serverCount.leases }}
+  automountServiceAccountToken: {{ or $values.serviceAccount.automount $values.serverCount.leases }}
   {{- with include "konnectivity-agent.imagePullSecrets" . }}
   imagePullSecrets:
     {{- . | nindent 4 }}

@@ -5,7 +5,7 @@
 {{- $host := not (empty (include "konnectivity-server.hostNetwork" .)) -}}
 {{- if not $static }}
 serviceAccountName: {{ include "konnectivity-server.serviceAccountName" . }}
-automountServiceAccountToken: {{ not (empty (include "konnectivity-server.needsServiceAccount" .)) }}
+automountServiceAccountToken: {{ or $values.serviceAccount.automount (not (empty (include "konnectivity-server.needsServiceAccount" .))) }}
 {{- end }}
 {{- with include "konnectivity-server.imagePullSecrets" . }}
 imagePullSecrets:

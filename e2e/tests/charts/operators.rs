@@ -232,6 +232,33 @@ fn own_labels_replace_the_charts() -> Result<()> {
     Ok(())
 }
 
+/// The account has labels of its own, and gives its token to containers of one's own.
+#[test]
+fn the_service_account_has_labels_and_mounts_its_token_if_asked() -> Result<()> {
+    let sets = sets(&[
+        "serviceAccount.labels.tier=edge",
+        "serviceAccount.labels.app\\.kubernetes\\.io/part-of=platform",
+        "serviceAccount.automount=true",
+    ]);
+    for (chart, case) in [(Chart::Agent, "mtls-daemonset"), (Chart::Server, "deployment")] {
+        let all = objects(chart, &chart.case(case), &sets)?;
+        let pod = pods(&all)?.into_iter().find(|pod| !pod.test).context("a pod")?;
+        let name = string(&pod.spec, "/serviceAccountName");
+        let account = of_kind(&all, "ServiceAccount").find(|account| account["metadata"]["name"] == name);
+        let account = account.context("an account")?;
+        let labels = &account["metadata"]["labels"];
+        ensure!(labels["tier"] == "edge" && labels["app.kubernetes.io/part-of"] == "platform", "{labels}");
+        ensure!(labels["app.kubernetes.io/managed-by"] == "Helm", "{labels}");
+        ensure!(account["automountServiceAccountToken"] == true, "{account}");
+        ensure!(pod.spec["automountServiceAccountToken"] == true, "{}", pod.spec);
+        let tests = pods(&all)?.into_iter().filter(|pod| pod.test);
+        for test in tests {
+            ensure!(test.spec["automountServiceAccountToken"] == false, "{}", test.spec);
+        }
+    }
+    Ok(())
+}
+
 /// Fields that the charts do not know are passed on; those that they set are refused, all of them.
 #[test]
 fn fields_of_ones_own_are_passed_on() -> Result<()> {
