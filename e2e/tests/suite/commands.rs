@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, ensure};
+use e2e::adversarial::{AdversarialAgent, AgentMeta};
 use e2e::endpoints::{Endpoint, Refusing};
 use e2e::frontend::Place;
 use e2e::http1::get;
@@ -227,6 +228,28 @@ async fn probe_tells_which_stage_failed() -> Result<()> {
     ] {
         let text = probe(&pair, words, 2).await?;
         ensure!(text.starts_with(line) && text.lines().count() == 1, "{words:?}: {text}");
+    }
+    Ok(())
+}
+
+/// The agent answers pings, and no dial.
+#[tokio::test]
+async fn probe_names_the_agent_if_it_does_not_answer() -> Result<()> {
+    for setup in [Setup::grpc(), Setup::http_connect()] {
+        let setup =
+            setup.agents(0).server_arg("--backend-dial-timeout=300ms").server_arg("--allow-probe-dials");
+        let pair = setup.start().await?;
+        let meta = AgentMeta::new("silent", "");
+        let _agent = AdversarialAgent::connect(pair.server().agent_port(), &pair.pki, &meta).await?;
+        for words in [&["10.0.0.1:80"][..], &["--agent=silent", "10.0.0.1:80"]] {
+            let text = probe(&pair, words, 5).await?;
+            ensure!(row(&text, "selection ")?.contains("agent silent"), "{text}");
+            ensure!(
+                row(&text, "agent  ")?.contains("FAILED: ")
+                    && text.contains("timed out waiting for backend dial"),
+                "{text}"
+            );
+        }
     }
     Ok(())
 }
