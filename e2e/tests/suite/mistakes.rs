@@ -200,19 +200,18 @@ async fn name_that_the_servers_certificate_lacks_is_named_with_those_it_has() ->
 
 #[tokio::test]
 async fn wrong_ports_are_named() -> Result<()> {
-    check(
-        server(&[]).await?,
-        &["--proxy-server-port=1"],
-        NO_AGENT,
-        both("dial tcp 127.0.0.1:1: connect: connection refused"),
-    )
-    .await?;
+    let fix = "nothing listens there: check that the server runs, and that --proxy-server-host and \
+               --proxy-server-port lead to its --agent-port";
+    let refused = format!("dial tcp 127.0.0.1:1: connect: connection refused ({fix})");
+    let agent_says = Says { log: fix, status: &refused };
+    check(server(&[]).await?, &["--proxy-server-port=1"], NO_AGENT, agent_says).await?;
     for admin in [false, true] {
         let pair = server(&[]).await?;
         let port = if admin { pair.server().admin } else { pair.server().health }.port();
         let flag = format!("--proxy-server-port={port}");
         let agent_says = format!(
-            "the answer is not TLS; is 127.0.0.1:{port} the agent port? Health and admin ports speak plain HTTP"
+            "the answer is not TLS; is 127.0.0.1:{port} the agent port? Health and admin ports speak plain HTTP; \
+             --proxy-server-port must lead to the server's --agent-port"
         );
         check(pair, &[&flag], NO_AGENT, both(&agent_says)).await?;
     }
@@ -225,12 +224,12 @@ async fn agent_at_a_frontends_port_is_named_at_both_ends() -> Result<()> {
         (
             Mode::Grpc,
             "an agent came to a frontend's port: agents connect to --agent-port",
-            "is it the agent port? A gRPC frontend answers like this",
+            "is it the agent port? A gRPC frontend answers like this; --proxy-server-port must lead to the server's --agent-port",
         ),
         (
             Mode::HttpConnect,
             "this is a frontend's port; is it an agent? Agents connect to --agent-port",
-            "An HTTP CONNECT frontend answers like this",
+            "An HTTP CONNECT frontend answers like this; --proxy-server-port must lead to the server's --agent-port",
         ),
     ] {
         let pair = Setup::new(mode, Front::Tls).agents(0).server_arg("-v=0").start().await?;

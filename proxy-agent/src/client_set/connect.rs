@@ -40,6 +40,13 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(1800);
 /// The path of the agents' gRPC method.
 const PATH: &str = "/AgentService/Connect";
 
+/// The fix if another port than the agent port answers.
+const AGENT_PORT: &str = "--proxy-server-port must lead to the server's --agent-port";
+
+/// The fixes if nothing listens at an address of a server, or at a proxy.
+const LISTENER: &str = "check that the server runs, and that --proxy-server-host and --proxy-server-port lead to its --agent-port";
+const PROXY: &str = "check HTTPS_PROXY and NO_PROXY";
+
 /// Why an attempt failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
@@ -75,10 +82,16 @@ impl ConnectError {
         Self { stage, text: error.to_string(), hint: None }
     }
 
-    /// No TCP connection to the server, or to the HTTP proxy in front of it.
-    fn dial(error: DialError) -> Self {
-        let is_lookup = matches!(error.failure, Failure::Lookup(_));
-        Self::at(if is_lookup { ConnectStage::Lookup } else { ConnectStage::Dial }, error)
+    /// No TCP connection to the server, or to the HTTP proxy in front of it. `fix`: what to do if nothing listens there.
+    fn dial(error: DialError, fix: &str) -> Self {
+        let (stage, hint) = match &error.failure {
+            Failure::Lookup(_) => (ConnectStage::Lookup, None),
+            Failure::Os { error, .. } if error.kind() == std::io::ErrorKind::ConnectionRefused => {
+                (ConnectStage::Dial, Some(format!("nothing listens there: {fix}")))
+            }
+            _ => (ConnectStage::Dial, None),
+        };
+        Self { hint, ..Self::at(stage, error) }
     }
 
     fn tls(error: &HandshakeError, address: &str) -> Self {
@@ -93,7 +106,9 @@ impl ConnectError {
     #[expect(clippy::needless_pass_by_value, reason = "map_err hands it in")]
     fn stream(error: WireError) -> Self {
         let hint = match error.code {
-            Code::Unimplemented => Some("is it the agent port? A gRPC frontend answers like this".to_owned()),
+            Code::Unimplemented => {
+                Some(format!("is it the agent port? A gRPC frontend answers like this; {AGENT_PORT}"))
+            }
             // In TLS 1.3 the server verifies the certificate after the client's handshake.
             _ => refused_certificate(&error.message)
                 .or_else(|| refused_token(&error.message).map(str::to_owned)),
@@ -105,12 +120,12 @@ impl ConnectError {
 fn tls_hint(error: &str, address: &str) -> Option<String> {
     if error.contains("InvalidContentType") {
         return Some(format!(
-            "the answer is not TLS; is {address} the agent port? Health and admin ports speak plain HTTP"
+            "the answer is not TLS; is {address} the agent port? Health and admin ports speak plain HTTP; {AGENT_PORT}"
         ));
     }
     if error.contains("fatal alert: NoApplicationProtocol") {
         return Some(format!(
-            "the peer speaks other protocols; is {address} the agent port? An HTTP CONNECT frontend answers like this"
+            "the peer speaks other protocols; is {address} the agent port? An HTTP CONNECT frontend answers like this; {AGENT_PORT}"
         ));
     }
     refused_certificate(error)
@@ -220,12 +235,14 @@ impl<R: Resolve> GrpcConnector<R> {
         let proxy =
             self.proxy_for(to, entry).map_err(|error| ConnectError::at(ConnectStage::Prepare, error))?;
         let failed = |error: &dyn Display| ConnectError::at(ConnectStage::Dial, error);
-        let dial = async |address| self.dialer.dial("tcp", address).await.map_err(ConnectError::dial);
+        let dial = async |address, fix| {
+            self.dialer.dial("tcp", address).await.map_err(|error| ConnectError::dial(error, fix))
+        };
         let stream = match proxy {
-            None => dial(&address).await?.stream,
+            None => dial(&address, LISTENER).await?.stream,
             Some(proxy) => {
                 let at = Joined(&proxy.host, proxy.port).to_string();
-                let stream = dial(&at).await?.stream;
+                let stream = dial(&at, PROXY).await?.stream;
                 env_proxy::tunnel(stream, proxy, &address).await.map_err(|error| failed(&error))?
             }
         };

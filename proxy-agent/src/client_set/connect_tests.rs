@@ -292,6 +292,11 @@ async fn refused_connection_reads_as_in_go() {
     let port = taken.local_addr().unwrap().port();
     let error = connect(&connector(&pki, NAME, port, &[])).await.unwrap_err();
     assert_eq!(error.to_string(), format!("dial tcp 127.0.0.1:{port}: connect: connection refused"));
+    let hint = error.hint.unwrap();
+    assert!(hint.contains("--proxy-server-host and --proxy-server-port lead to its --agent-port"), "{hint}");
+    let proxy = format!("http://127.0.0.1:{port}");
+    let error = connect(&connector(&pki, NAME, port, &[("HTTPS_PROXY", proxy)])).await.unwrap_err();
+    assert!(error.hint.as_ref().is_some_and(|hint| hint.contains("check HTTPS_PROXY")), "{error}");
     let error = connect(&connector(&pki, "elsewhere", port, &[])).await.unwrap_err();
     assert_eq!(error.to_string(), "dial tcp: lookup elsewhere: no such host");
 }
