@@ -1,6 +1,7 @@
 //! What a release ships besides images: packed charts and systemd units.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
@@ -54,6 +55,34 @@ fn packed_charts_render_and_link_to_the_project() -> Result<()> {
             )?;
             ensure!(own.contains("runbook_url: https://r.example.com/x#konnectivity"), "{name}: an own URL");
         }
+    }
+    Ok(())
+}
+
+/// A platform that this machine cannot build ends the release with one line, before anything is written.
+#[test]
+fn platforms_that_cannot_be_built_are_refused_before_the_build() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    // This compiler has no standard library for any platform.
+    let compiler = folder.path().join("rustc");
+    fs::write(&compiler, "#!/bin/sh\necho /nonexistent\n")?;
+    fs::set_permissions(&compiler, PermissionsExt::from_mode(0o755))?;
+    let path = format!("{}:{}", utf8(folder.path())?, std::env::var("PATH")?);
+    let out = folder.path().join("out");
+    for (platforms, code, said) in [
+        (&["linux-amd64", "linux-riscv"][..], 2, "hack/release: unknown platform 'linux-riscv'; known are "),
+        (&["linux-arm64"], 1, "hack/release: cannot build linux-arm64: there is no "),
+    ] {
+        let release = Command::new(root().join("hack/release"))
+            .arg(&out)
+            .args(platforms)
+            .env("PATH", &path)
+            .env("TARGET_DIR", folder.path().join("target"))
+            .output()?;
+        let text = String::from_utf8(release.stderr)?;
+        ensure!(release.status.code() == Some(code), "{platforms:?}: {}: {text}", release.status);
+        ensure!(text.starts_with(said) && text.lines().count() == 1, "{platforms:?}: {text}");
+        ensure!(!out.exists(), "{platforms:?}: files of a release that was refused");
     }
     Ok(())
 }
