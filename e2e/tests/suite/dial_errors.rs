@@ -262,3 +262,22 @@ async fn client_that_leaves_while_dialing_cancels_the_dial() -> Result<()> {
     }
     Ok(())
 }
+
+/// A client that ends its TLS session in order is told from a half-closed one by its FIN.
+#[tokio::test]
+async fn a_close_in_order_while_dialing_cancels_the_dial() -> Result<()> {
+    for front in [Front::Unix, Front::Tls] {
+        let pair = Setup::new(Mode::HttpConnect, front).start().await?;
+        let silent = FullQueue::new()?;
+        let mut socket = pair.frontend().socket().await?;
+        socket.write_all(format!("CONNECT {} HTTP/1.1\r\n\r\n", silent.target()).as_bytes()).await?;
+        pair.server().wait_metric("pending_backend_dials", &[], 1.0).await?;
+        socket.shutdown().await?;
+        drop(socket);
+        let gone = pair.server().wait_metric("pending_backend_dials", &[], 0.0);
+        // The endpoint's time-out would take 5 s.
+        within_limit("the end of an abandoned dial", Duration::from_secs(3), gone).await??;
+        pair.server().wait_metric("dial_failure_count", &[("reason", "frontend_close")], 1.0).await?;
+    }
+    Ok(())
+}

@@ -4,7 +4,7 @@
 //!   read the head ──▶ dial ──▶ 200 alone ──▶ attach (the link's task takes the socket)
 //!        │              │
 //!        │ refused      │ failed: its answer, then close
-//!        ▼              ▼ the client left: the dial is dropped, which cancels it
+//!        ▼              ▼ the client has gone: the dial is dropped, which cancels it
 //!      close          close
 //! ```
 //!
@@ -28,7 +28,7 @@ use driver::Linger;
 use net::scratch::poll_read_once;
 use serve::logs::Peer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use self::head::{Head, HeadError, HeadParser};
@@ -45,6 +45,8 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes read from a client while its dial is pending. Further bytes wait in the socket.
 const MAX_EARLY: usize = 64 * 1024;
+/// Interval of the checks whether a half-closed client has gone while its dial is pending.
+const LOOK_AFTER: Duration = Duration::from_secs(1);
 /// First buffer of a head, in bytes; kube-apiserver's heads have about 70.
 const FIRST_READ: usize = 1024;
 
@@ -191,12 +193,12 @@ async fn read_head<S: Socket>(socket: &mut S, buffer: &mut BytesMut) -> Result<H
     }
 }
 
-/// Resolves when the client no longer waits for the dial: its connection is reset, or ends before a byte of payload. (A client
-/// that sends payload and then FIN may want it delivered.) Payload is kept, up to [`MAX_EARLY`].
+/// Resolves when the client no longer waits for the dial: its connection is reset, or ends before a byte of payload and the client
+/// is [`gone`]. (A client that sends payload and then FIN may want it delivered.) Payload is kept, up to [`MAX_EARLY`].
 async fn left<S: Socket>(socket: &mut S, early: &mut BytesMut) {
     while early.len() < MAX_EARLY {
         match socket.read_buf(&mut bytes::BufMut::limit(&mut *early, MAX_EARLY)).await {
-            Ok(0) if early.is_empty() => return,
+            Ok(0) if early.is_empty() => return gone(socket).await,
             Ok(0) => break,
             Ok(_) => {}
             Err(error) => {
@@ -206,6 +208,14 @@ async fn left<S: Socket>(socket: &mut S, early: &mut BytesMut) {
         }
     }
     std::future::pending().await
+}
+
+/// Resolves when a client that sends no more seems to have gone. Until then it is half-closed and waits for its answer. (Over TLS
+/// clients of Go and OpenSSL half-close by close_notify alone, so a FIN behind it counts as a departure.)
+async fn gone<S: Socket>(socket: &mut S) {
+    while !socket.may_be_gone() {
+        sleep(LOOK_AFTER).await;
+    }
 }
 
 /// Writes an answer and the end of file; false if that failed.

@@ -228,18 +228,6 @@ async fn early_payload_is_bounded_and_complete() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_leaves_cancels_its_dial() {
-    let mut bench = Bench::new();
-    let (mut client, task) = bench.connect();
-    client.write_all(REQUEST).await.unwrap();
-    let dial = bench.dial().await;
-    drop(client);
-    dial.cancelled().await;
-    task.await.expect("no panic");
-    assert_eq!(bench.readings.metrics.http_connections.count(), 0);
-}
-
-#[tokio::test(start_paused = true)]
 async fn payload_and_an_end_of_file_are_delivered() {
     let mut bench = Bench::new();
     let (mut client, _task) = bench.connect();

@@ -30,6 +30,42 @@ async fn unix_socket_distinguishes_half_close_from_close() {
     }
 }
 
+#[tokio::test]
+async fn a_client_that_leaves_cancels_its_dial() {
+    let mut bench = Bench::new();
+    let (mut client, server) = UnixStream::pair().unwrap();
+    let task = bench.serve(server);
+    client.write_all(REQUEST).await.unwrap();
+    let dial = bench.dial().await;
+    drop(client);
+    dial.cancelled().await;
+    task.await.expect("no panic");
+    assert_eq!(bench.readings.metrics.http_connections.count(), 0);
+}
+
+#[tokio::test]
+async fn a_half_closed_client_waits_for_its_dial_until_it_leaves() {
+    for leaves in [false, true] {
+        let mut bench = Bench::new();
+        let (mut client, server) = UnixStream::pair().unwrap();
+        client.write_all(REQUEST).await.unwrap();
+        client.shutdown().await.unwrap();
+        let _task = bench.serve(server);
+        let dial = bench.dial().await;
+        if leaves {
+            drop(client);
+            dial.cancelled().await;
+            continue;
+        }
+        let mut endpoint = dial.succeed();
+        endpoint.stream.write_all(b"greeting").await.unwrap();
+        assert_eq!(read_all(&mut endpoint.stream).await, "");
+        drop(endpoint.stream);
+        let answer = read_all(&mut client).await;
+        assert_eq!(answer.as_bytes(), [answer::ESTABLISHED, b"greeting"].concat());
+    }
+}
+
 async fn tcp_pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (client, server) =
