@@ -65,10 +65,10 @@ mod tests {
     #[test]
     fn invalid_requests_are_answered_with_the_reason() {
         assert_eq!(
-            refusal(HeadError::Bad("CONNECT target needs a port from 1 to 65535"), b"CONNECT a HTTP/1.1"),
-            "HTTP/1.1 400 Bad Request: CONNECT target needs a port from 1 to 65535\r\n\
+            refusal(HeadError::Bad("CONNECT target must be host:port"), b"CONNECT a:x HTTP/1.1"),
+            "HTTP/1.1 400 Bad Request: CONNECT target must be host:port\r\n\
              Content-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n\
-             400 Bad Request: CONNECT target needs a port from 1 to 65535"
+             400 Bad Request: CONNECT target must be host:port"
         );
         assert_eq!(
             refusal(HeadError::Version, b"PRI * HTTP/2.0"),

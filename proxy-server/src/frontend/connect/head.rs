@@ -9,7 +9,7 @@
 
 use std::net::Ipv6Addr;
 
-use net::host_port::{self, SplitError};
+use net::host_port;
 
 use crate::limits::MAX_ADDRESS_BYTES;
 
@@ -23,7 +23,7 @@ const MAX_USER_AGENT: usize = 256;
 /// A complete, valid CONNECT head.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Head {
-    /// `host:port`, brackets around an IPv6 literal; the port is 1 to 65535.
+    /// The host, with brackets around an IPv6 literal. A colon and digits follow, or none of both.
     pub address: String,
     /// The `User-Agent`, truncated and without control characters; for the log.
     pub user_agent: Option<String>,
@@ -54,7 +54,6 @@ pub enum HeadError {
 const CONTROL: HeadError = HeadError::Bad("control character in the head");
 const REQUEST_LINE: HeadError = HeadError::Bad("malformed request line");
 const TARGET: HeadError = HeadError::Bad("CONNECT target must be host:port");
-const PORT: HeadError = HeadError::Bad("CONNECT target needs a port from 1 to 65535");
 const FIELD: HeadError = HeadError::Bad("malformed header field");
 
 /// Parses a head incrementally. The work is linear in the bytes fed, even for small pieces.
@@ -179,11 +178,16 @@ fn request_line(line: &[u8]) -> Result<Result<String, HeadError>, HeadError> {
         }
         _ => return Err(REQUEST_LINE),
     }
-    // Methods are case-sensitive.
-    Ok(if method == "CONNECT" { authority(target) } else { Err(HeadError::Method) })
+    Ok(match method {
+        // Methods are case-sensitive.
+        "CONNECT" => authority(target),
+        _ if is_uri(target) => Err(HeadError::Method),
+        _ => Err(REQUEST_LINE),
+    })
 }
 
-/// Checks an authority-form target, and returns it as `host:port`.
+/// Checks an authority-form target, and returns it for the agent, which names faults of the port as Go's agent does. A path and a
+/// query are ignored, as in Go.
 fn authority(target: &str) -> Result<String, HeadError> {
     if target.len() > MAX_ADDRESS_BYTES {
         return Err(HeadError::LongTarget);
@@ -191,11 +195,8 @@ fn authority(target: &str) -> Result<String, HeadError> {
     if target.contains('@') {
         return Err(HeadError::Bad("CONNECT target must not carry user information"));
     }
-    let (host, port) = host_port::split(target).map_err(|error| match error {
-        SplitError::Unclosed => TARGET,
-        SplitError::Trailing => PORT,
-    })?;
-    let port = port.ok_or(PORT)?;
+    let target = target.split(['/', '?']).next().unwrap_or_default();
+    let (host, port) = host_port::split(target).map_err(|_| TARGET)?;
     let host = if target.starts_with('[') {
         format!("[{}]", ipv6(host)?)
     } else if host.is_empty() || !host.bytes().all(is_host) {
@@ -203,13 +204,20 @@ fn authority(target: &str) -> Result<String, HeadError> {
     } else {
         host.to_owned()
     };
-    if !port.bytes().all(|b| b.is_ascii_digit()) {
-        return Err(TARGET);
+    match port {
+        None => Ok(host),
+        Some(port) if port.bytes().all(|b| b.is_ascii_digit()) => Ok(format!("{host}:{port}")),
+        Some(_) => Err(TARGET),
     }
-    match port.parse::<u16>() {
-        Ok(port) if port > 0 => Ok(format!("{host}:{port}")),
-        _ => Err(PORT),
-    }
+}
+
+/// Whether Go's server reads the target of another method: `*`, a path, or a text with a scheme.
+fn is_uri(target: &str) -> bool {
+    let scheme = target.split_once(':').map_or("", |(scheme, _)| scheme);
+    target == "*"
+        || target.starts_with('/')
+        || scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+            && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b))
 }
 
 /// Parses an IPv6 literal; a zone in URI form (`%25eth0`) becomes `%eth0`.

@@ -299,7 +299,7 @@ async fn refused_heads_are_answered() {
         );
     }
     for (request, error) in [
-        ("CONNECT node HTTP/1.1\r\n\r\n", HeadError::Bad("CONNECT target needs a port from 1 to 65535")),
+        ("CONNECT node:x HTTP/1.1\r\n\r\n", HeadError::Bad("CONNECT target must be host:port")),
         ("CONNECT a:1 HTTP/1.1\n\n", HeadError::Bad("line without CR before LF")),
         ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", HeadError::Version),
         (
