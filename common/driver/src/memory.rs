@@ -21,6 +21,10 @@ const MOST: u64 = 2 << 30;
 /// How long the memory limit does not ask a link again that could not free enough: the link then knows which connections stalled.
 const COOLDOWN: Duration = Duration::from_secs(2);
 
+/// How long after its last DATA a connection through an upstream agent is closed. The agent's packet loop passes DATA to a goroutine
+/// of the connection; CLOSE_REQ closes the endpoint even if the goroutine has not written it.
+const UPSTREAM_CLOSE_PAUSE: Duration = Duration::from_millis(5);
+
 /// The memory limits of a driver.
 #[derive(Debug, Clone)]
 pub struct Bounds {
@@ -45,6 +49,7 @@ impl Bounds {
             window_max: standard.window_max.min(widest),
             window_high_bdp: standard.window_high_bdp.min(widest),
             high_bdp_budget: standard.high_bdp_budget.min(memory.limit() / 4),
+            close_pause: UPSTREAM_CLOSE_PAUSE,
             ..standard
         };
         Bounds { limits, memory }
@@ -52,12 +57,13 @@ impl Bounds {
 
     /// The limits of a link with these terms. If each connection has its own flow-control window, no connection can use up the
     /// link's budget: only the process's memory limit applies. The window then limits a connection's payload, and the additional
-    /// charged bytes must not stop the link.
+    /// charged bytes must not stop the link. Such an agent also writes what it has received before a close.
     pub(crate) fn limits_for(&self, negotiated: Negotiated) -> Limits {
         let mut limits = self.limits.clone();
         if negotiated.credits.is_some() {
             limits.link_budget = limits.link_budget.max(self.memory.limit());
             limits.hard_cap = limits.hard_cap.saturating_mul(2);
+            limits.close_pause = Duration::ZERO;
         }
         limits
     }

@@ -34,6 +34,8 @@ pub struct Limits {
     pub credit_stall: Duration,
     /// How long the server waits for a CLOSE_RSP before it forgets the connection.
     pub await_close: Duration,
+    /// The least time between the last DATA and CLOSE_REQ. Zero for a native agent, which writes what it has received.
+    pub close_pause: Duration,
     /// The widest window of a connection between native peers at a low RTT, in bytes of payload.
     pub window_max: u32,
     /// The same at a high RTT: see [`bdp`].
@@ -77,6 +79,7 @@ impl Default for Limits {
             flush_max: Duration::from_secs(60),
             credit_stall: Duration::from_secs(45),
             await_close: Duration::from_secs(10),
+            close_pause: Duration::ZERO,
             window_max: 1 << 20,
             window_high_bdp: 8 << 20,
             high_bdp_budget: 64 << 20,

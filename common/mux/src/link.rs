@@ -49,6 +49,10 @@ pub trait Side: Sized {
     #[doc(hidden)]
     fn half_closed(limits: &Limits) -> Duration;
 
+    /// The pause before a CLOSE_REQ has ended. An agent sends none.
+    #[doc(hidden)]
+    fn close_due<P: Payload>(_link: &mut Link<Self, P>, _now: Time, _key: ConnKey, _within: Duration) {}
+
     /// Answers the CLOSE_REQ that began a flush. A server receives none, so it never owes an answer.
     #[doc(hidden)]
     fn answer_close<P: Payload>(_link: &mut Link<Self, P>, _key: ConnKey) {}
@@ -254,6 +258,10 @@ impl<S: Side, P: Payload> Link<S, P> {
             self.timers.pop_first();
             let Some(conn) = self.table.get_mut(key) else { continue };
             conn.timer = None;
+            if let Some(within) = conn.close_owed.take() {
+                S::close_due(self, now, key, within);
+                continue;
+            }
             let waiting = !conn.recv().is_empty();
             let expired = conn.state.expire(now, &self.limits, S::half_closed(&self.limits), waiting);
             self.expired(now, key, expired);
@@ -352,6 +360,9 @@ impl<S: Side, P: Payload> Link<S, P> {
 
     /// Removes the connect id from the index: the peer cannot name the connection any more.
     pub(crate) fn unregister(&mut self, key: ConnKey) {
+        if let Some(conn) = self.table.get_mut(key) {
+            conn.close_owed = None;
+        }
         if let Some(id) = self.connect_id(key)
             && self.by_id.get(&id) == Some(&key)
         {

@@ -122,7 +122,13 @@ impl<P: Payload> Link<Server, P> {
 
     /// `within`: how long the link waits for CLOSE_RSP before it proceeds without it.
     fn request_close(&mut self, now: Time, key: ConnKey, within: Duration) {
-        if let Some(id) = self.connect_id(key) {
+        let Some(conn) = self.table.get_mut(key) else { return };
+        let due = conn.last_sent.after(self.limits.close_pause);
+        if due > now {
+            conn.close_owed = Some(within);
+            return self.arm(key, Some(due));
+        }
+        if let Some(id) = conn.id {
             self.send(Packet::CloseReq { id });
         }
         self.arm(key, Some(now.after(within)));
@@ -232,6 +238,10 @@ impl Side for Server {
         let Limits { await_close, answer_close, .. } = link.limits;
         link.request_close(now, key, if listens { await_close } else { answer_close });
         link.change(key, |conn| conn.close(listens));
+    }
+
+    fn close_due<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey, within: Duration) {
+        link.request_close(now, key, within);
     }
 
     fn hang_up<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey, cause: Cause) {

@@ -61,7 +61,10 @@ fn close_rsp(id: ConnectId, error: &str) -> Packet<usize> {
 
 /// A server's link with one dial sent under number 1.
 fn dialing() -> (Lengths<Server>, ConnKey) {
-    let mut link = server();
+    dial(server())
+}
+
+fn dial(mut link: Lengths<Server>) -> (Lengths<Server>, ConnKey) {
     let key = link.dial("tcp", "10.0.0.1:80").unwrap();
     let sent = controls(&mut link);
     let request = Packet::DialReq {
@@ -76,7 +79,15 @@ fn dialing() -> (Lengths<Server>, ConnKey) {
 
 /// A server's link with one open connection.
 fn open_at_server() -> (Lengths<Server>, ConnKey) {
-    let (mut link, key) = dialing();
+    open_at(server())
+}
+
+fn upstream_agent() -> Lengths<Server> {
+    Lengths::new(Limits { close_pause: Duration::from_secs(5), ..Limits::default() })
+}
+
+fn open_at(link: Lengths<Server>) -> (Lengths<Server>, ConnKey) {
+    let (mut link, key) = dial(link);
     assert_eq!(link.handle_packet(T0, dial_rsp(1, Ok(ID))), Disposition::Handled);
     assert_eq!(events(&mut link), [Event::Opened { key, id: ID }]);
     (link, key)
@@ -234,6 +245,37 @@ fn unanswered_close_ends_after_ten_seconds() {
     };
     assert!(link.is_empty());
     assert_eq!(link.poll_timeout(), None);
+}
+
+/// An upstream agent drops the bytes that it has not written when CLOSE_REQ arrives.
+#[test]
+fn close_follows_the_last_data_after_a_pause() {
+    for end in [SourceEnd::Eof, SourceEnd::Closed, SourceEnd::Failed("lost".to_owned())] {
+        let (mut link, key) = open_at(upstream_agent());
+        assert_eq!(link.push(at(1), key, 100).count(), 1);
+        link.end_source(at(2), key, end);
+        assert_eq!((controls(&mut link), link.poll_timeout()), (vec![], Some(at(6))));
+        link.handle_timeout(at(6));
+        assert_eq!(controls(&mut link), [Packet::CloseReq { id: ID }]);
+        assert!(link.poll_timeout() > Some(at(6)), "the answer has its time");
+    }
+}
+
+#[test]
+fn close_after_the_pause_is_sent_at_once_and_not_after_the_agents_close() {
+    let (mut link, key) = open_at(upstream_agent());
+    assert_eq!(link.push(T0, key, 100).count(), 1);
+    let mut closed_first = link.clone();
+    link.end_source(at(5), key, SourceEnd::Eof);
+    assert_eq!(controls(&mut link), [Packet::CloseReq { id: ID }]);
+
+    closed_first.end_source(at(1), key, SourceEnd::Eof);
+    queued(&mut closed_first, at(1), key, 100);
+    closed_first.handle_packet(at(2), close_rsp(ID, ""));
+    closed_first.handle_timeout(at(5));
+    assert_eq!(controls(&mut closed_first), []);
+    queued(&mut closed_first, at(6), key, 0);
+    assert_eq!(events(&mut closed_first), [Event::Ended { key, end: CloseReason::Flushed }]);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 mod sim;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use mux::{Limits, Negotiated};
 use sim::explore::explore;
@@ -84,6 +85,14 @@ fn scenarios() -> Vec<Scenario> {
             hurried_ticks: 2,
             limits: tight(),
             ..one("CLOSE_REQ comes twice, late", fickle.clone())
+        },
+        Scenario {
+            hurried_ticks: 2,
+            limits: Limits { close_pause: Duration::from_secs(1), ..Limits::default() },
+            ..one(
+                "CLOSE_REQ follows the last DATA after a pause",
+                Plan { abandon: true, frontend_breaks: true, ..plan(&[Send(1), Eof], &[Send(1), Eof]) },
+            )
         },
         two(
             "sources and sinks break",

@@ -6,6 +6,8 @@ mod close;
 mod flow;
 mod state;
 
+use std::time::Duration;
+
 use self::buffer::DrainRate;
 use self::flow::Credit;
 use self::state::State;
@@ -42,6 +44,10 @@ pub(crate) struct Conn<P> {
     /// The schedule has an entry for the source.
     in_ring: bool,
     pub(crate) timer: Option<Time>,
+    /// When bytes of the source were last sent.
+    pub(crate) last_sent: Time,
+    /// Server: the timer sends CLOSE_REQ, and then waits for its answer for so long.
+    pub(crate) close_owed: Option<Duration>,
 }
 
 /// The memory that a connection uses, in bytes.
@@ -100,6 +106,8 @@ impl<P: Payload> Conn<P> {
             credit: None,
             in_ring: false,
             timer: None,
+            last_sent: Time::START,
+            close_owed: None,
         }
     }
 
@@ -253,6 +261,7 @@ impl<P: Payload> Conn<P> {
             credit.outflow.send(bytes);
         }
         self.state.on_sent(now);
+        self.last_sent = now;
     }
 
     /// A GRANT arrived. Returns true if a source without credit may be read again.
