@@ -261,6 +261,28 @@ async fn server_with_an_unreachable_socket_is_not_ready() -> Result<()> {
     works(pair.frontend(), &Endpoint::echo().await?.target()).await
 }
 
+/// The agent returns only after the dial has come.
+#[tokio::test]
+async fn dials_right_after_a_restart_wait_for_the_first_agent() -> Result<()> {
+    for setup in [Setup::grpc(), Setup::http_connect()] {
+        let mut pair = setup.start().await?;
+        let endpoint = Endpoint::echo().await?;
+        pair.agent().process.signal(Signal::STOP)?;
+        pair.server_mut().process.kill()?;
+        pair.server_mut().process.restart()?;
+        pair.server_mut().wait_healthy().await?;
+        let target = endpoint.target();
+        let agent = async {
+            pair.server().wait_metric("pending_backend_dials", &[], 1.0).await?;
+            pair.agent().process.signal(Signal::CONT)
+        };
+        let (dialed, continued) = tokio::join!(works(pair.frontend(), &target), agent);
+        continued?;
+        dialed?;
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn every_port_says_where_it_listens() -> Result<()> {
     for front in [Front::Unix, Front::Tls] {

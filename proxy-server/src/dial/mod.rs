@@ -37,6 +37,10 @@ pub const DEFAULT_DIAL_TIMEOUT: Duration = Duration::from_secs(25);
 /// Every agent answers a dial within this time, Go's too: they give up an endpoint after 5 s.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(6);
 
+/// How long after the server's start dials wait for an agent: after a restart the agents return within moments, kube-apiserver at
+/// once.
+const FIRST_AGENT_WITHIN: Duration = Duration::from_secs(5);
+
 /// The pause of a dial that cannot move, because the other agent is full.
 const FULL_PAUSE: Duration = Duration::from_secs(1);
 
@@ -95,6 +99,7 @@ pub struct Dialer {
     budget: Budget,
     memory: MemoryLimiter,
     timeout: Duration,
+    started: Instant,
     metrics: DialMetrics,
     /// Traces the dials.
     pub(crate) tracer: Tracer,
@@ -129,8 +134,8 @@ impl Dialer {
         metrics: DialMetrics,
     ) -> Self {
         let timeout = if timeout.is_zero() { DEFAULT_DIAL_TIMEOUT } else { timeout };
-        let (tracer, logs) = (Tracer::default(), LogLimit::default());
-        Self { backends, budget, memory, timeout, metrics, tracer, logs, only: None, refusal: None }
+        let (started, tracer, logs) = (Instant::now(), Tracer::default(), LogLimit::default());
+        Self { backends, budget, memory, timeout, started, metrics, tracer, logs, only: None, refusal: None }
     }
 
     /// Dials a target. Resolves within the timeout; dropping the future cancels the dial at the agent. `stages` is new.
@@ -173,7 +178,14 @@ impl Dialer {
             let choice = self.backends.choose_agent(only).ok_or(DialFailure::NoAgent)?;
             return self.try_link(self.reserve(choice)?, target, deadline, stages).await;
         }
-        let first = self.backends.choose(&target.host, &[]).ok_or(DialFailure::NoAgent)?;
+        let first = match self.backends.choose(&target.host, &[]) {
+            Some(first) => first,
+            None => {
+                let until = deadline.min(self.started + FIRST_AGENT_WITHIN);
+                let first = timeout_at(until, self.backends.first_choice(&target.host));
+                first.await.map_err(|_| DialFailure::NoAgent)?
+            }
+        };
         let (tried, stats, strategy) = (first.link, first.flight.stats.clone(), first.strategy);
         stages.agent = Some(Arc::clone(&first.agent_id));
         let failure = match self.reserve(first) {

@@ -2,6 +2,7 @@
 
 use parking_lot::Mutex;
 use serve::metrics::{Exposition, Registry};
+use tokio::time::sleep;
 
 use super::*;
 use crate::agent_stream::testing::Command;
@@ -41,7 +42,7 @@ fn link(script: Script, world: Arc<World>) -> LinkHandle {
                             Script::Fail(after, error) => (after, Err(error)),
                             Script::Silent => return reply.closed().await,
                         };
-                        tokio::time::sleep(after).await;
+                        sleep(after).await;
                         drop(reply.send(outcome));
                     });
                 }
@@ -107,7 +108,7 @@ impl Bench {
     /// (dials sent, dials canceled, counted outcomes); no dial may be pending.
     async fn sum(&self) -> (usize, usize, Vec<String>) {
         // Paused time advances once every link has handled its commands.
-        tokio::time::sleep(Duration::from_millis(1)).await;
+        sleep(Duration::from_millis(1)).await;
         assert_eq!(self.dialer.metrics.pending.get(), 0);
         let scrape = self.scrape.scrape();
         let value = |name: &str| scrape.lines().find_map(|line| line.split_once(name)?.1.parse::<f64>().ok());
@@ -140,8 +141,26 @@ async fn opens_through_the_chosen_agent() {
 #[tokio::test(start_paused = true)]
 async fn without_an_agent_it_fails_at_once() {
     let bench = bench(Duration::ZERO, many(), &[]);
+    sleep(FIRST_AGENT_WITHIN).await;
+    let began = Instant::now();
     assert_eq!(bench.dial().await.unwrap_err(), DialFailure::NoAgent);
+    assert_eq!(began.elapsed(), Duration::ZERO);
     assert_eq!(bench.sum().await, (0, 0, vec!["no_agent".to_owned()]));
+}
+
+/// The agents of a server that restarts need a moment.
+#[tokio::test(start_paused = true)]
+async fn right_after_the_start_it_waits_for_an_agent() {
+    for (agent_after, outcome) in [(4, "opened"), (6, "No agent available")] {
+        let bench = bench(Duration::ZERO, many(), &[]);
+        let agent = async {
+            sleep(Duration::from_secs(agent_after)).await;
+            bench.register(&Script::Open(Duration::ZERO), 'a')
+        };
+        let (dialed, _agent) = tokio::join!(bench.dial(), agent);
+        let dialed = dialed.map_or_else(|failure| failure.to_string(), |_| "opened".to_owned());
+        assert_eq!(dialed, outcome);
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -377,7 +396,7 @@ async fn dials_that_a_limit_refuses_are_logged_once_a_minute() {
     for _ in 0..70 {
         assert_eq!(full.dial().await.unwrap_err(), DialFailure::Full);
         assert_eq!(busy.dial().await.unwrap_err(), DialFailure::SendFailed);
-        tokio::time::sleep(Duration::from_secs(1) - SOON).await;
+        sleep(Duration::from_secs(1) - SOON).await;
     }
     let text = log.text();
     for failure in [DialFailure::Full, DialFailure::SendFailed] {
@@ -391,7 +410,7 @@ async fn dials_that_a_limit_refuses_are_logged_once_a_minute() {
 
 /// Marks the first link unresponsive after that time.
 async fn first_falls_silent(bench: &Bench, after: Duration) {
-    tokio::time::sleep(after).await;
+    sleep(after).await;
     bench.dialer.backends.set_unresponsive(bench.kept[0].id, true);
 }
 
@@ -408,7 +427,7 @@ async fn a_dial_leaves_each_agent_that_ceases_to_answer() {
     let bench = bench(Duration::ZERO, many(), &[Script::Silent, Script::Silent, Script::Open(SOON)]);
     let silences = async {
         first_falls_silent(&bench, SOON).await;
-        tokio::time::sleep(SOON).await;
+        sleep(SOON).await;
         bench.dialer.backends.set_unresponsive(bench.kept[1].id, true);
     };
     let (agent, ()) = tokio::join!(bench.dialed_by(), silences);
@@ -428,7 +447,7 @@ async fn a_dial_waits_for_an_agent_that_ceases_to_answer_while_there_is_no_other
     both.dialer.backends.set_unresponsive(both.kept[1].id, true);
     let third = async {
         first_falls_silent(&both, SOON).await;
-        tokio::time::sleep(after).await;
+        sleep(after).await;
         assert_eq!(both.world.sent.lock().len(), 1, "the dial waits");
         both.register(&Script::Open(SOON), 'c')
     };
@@ -442,7 +461,7 @@ async fn a_dial_that_meets_a_full_agent_moves_once_there_is_room() {
     let held = bench.dialer.reserve(bench.dialer.backends.choose("node", &[]).unwrap()).unwrap();
     let room = async {
         first_falls_silent(&bench, SOON).await;
-        tokio::time::sleep(100 * SOON).await;
+        sleep(100 * SOON).await;
         assert_eq!(bench.world.sent.lock().len(), 1, "there is no slot for a second dial");
         drop(held);
     };

@@ -115,6 +115,19 @@ impl<L: Clone> BackendManager<L> {
         None
     }
 
+    /// Chooses a stream as soon as there is one for this host.
+    pub async fn first_choice(&self, host: &str) -> Choice<L> {
+        loop {
+            let mut changed = pin!(self.shared.changed.notified());
+            // From here on no registration is missed.
+            changed.as_mut().enable();
+            if let Some(choice) = self.choose(host, &[]) {
+                return choice;
+            }
+            changed.await;
+        }
+    }
+
     /// Waits until this stream does not answer pings and another stream for the target's host does, ready or leaving.
     pub async fn until_another_is_better(&self, link: LinkId, host: &str) {
         self.until_unresponsive(link).await;
