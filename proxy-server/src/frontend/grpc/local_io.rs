@@ -25,6 +25,11 @@ use crate::frontend::connection_log::ConnectionLog;
 /// How long the answer to a CLOSE_REQ may take. A Go client waits 10 s for it.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
+/// While the link takes nothing, how often the client gets window for more bytes, up to [`MOST_AHEAD`] bytes that wait. A client whose
+/// window is used up cannot send its CLOSE_REQ, and Go's waits for that without a time limit.
+const MORE_AHEAD: Duration = Duration::from_secs(5);
+const MOST_AHEAD: usize = 1 << 20;
+
 /// Messages below this length, in bytes, are joined into up to [`GATHERED`] bytes.
 const SMALL: usize = 4 << 10;
 const GATHERED: usize = 16 << 10;
@@ -37,6 +42,8 @@ pub struct GrpcIo<W> {
     ahead: Joined,
     /// Bytes that the link has read from `ahead` while their window is still withheld.
     gone_on: usize,
+    /// When the client gets window for more bytes.
+    more: Option<Pin<Box<Sleep>>>,
     /// The client has closed after the bytes in `ahead`. When this expires, the close is answered even if they are still queued.
     closed: Option<Pin<Box<Sleep>>>,
     /// The endpoint sends no more, and the client has its CLOSE_RSP. When this expires, the client's last bytes have arrived.
@@ -57,6 +64,7 @@ impl<W: Wire> GrpcIo<W> {
             stream,
             ahead: Joined::default(),
             gone_on: 0,
+            more: None,
             closed: None,
             told: None,
             barrier: FirstByteBarrier::start(),
@@ -94,6 +102,19 @@ impl<W: Wire> GrpcIo<W> {
         }
     }
 
+    /// Returns the withheld window once the link has taken nothing for a while.
+    fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.ahead.len() >= MOST_AHEAD {
+            return Poll::Pending;
+        }
+        ready!(self.more.get_or_insert_with(|| Box::pin(sleep(MORE_AHEAD))).as_mut().poll(cx));
+        self.more = None;
+        self.stream.wire.hold_back(false);
+        self.stream.wire.hold_back(true);
+        self.gone_on = 0;
+        Poll::Ready(())
+    }
+
     fn put_ahead(&mut self, order: Order) {
         match order {
             Order::Deliver(payload) => self.ahead.join(payload),
@@ -116,6 +137,7 @@ impl<W: Wire> GrpcIo<W> {
 
 impl<W: Wire + Send> LocalIo for GrpcIo<W> {
     fn poll_read(&mut self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Read>> {
+        self.more = None;
         if self.ahead.is_empty() {
             if self.closed.is_some() || self.stream.machine.is_over() {
                 return Poll::Ready(Ok(Read::Closed));
@@ -145,8 +167,10 @@ impl<W: Wire + Send> LocalIo for GrpcIo<W> {
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.stream.wire.hold_back(true);
         while self.closed.is_none() {
-            let order = ready!(self.poll_order(cx));
-            self.put_ahead(order);
+            match self.poll_order(cx) {
+                Poll::Ready(order) => self.put_ahead(order),
+                Poll::Pending => ready!(self.poll_more(cx)),
+            }
         }
         if let Some(answer) = &mut self.closed
             && answer.as_mut().poll(cx).is_ready()

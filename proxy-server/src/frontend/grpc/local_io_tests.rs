@@ -4,6 +4,7 @@ use std::task::Waker;
 
 use grpc::Incoming;
 use mux::DialId;
+use tokio::time::timeout;
 
 use super::*;
 use crate::frontend::testing::{Readings, connection_log};
@@ -12,6 +13,8 @@ use crate::frontend::testing::{Readings, connection_log};
 struct Arrived {
     packets: VecDeque<Packet<Bytes>>,
     held: Option<usize>,
+    /// No packet arrives while that many bytes are held back.
+    window: usize,
 }
 
 impl Wire for Arrived {
@@ -24,7 +27,8 @@ impl Wire for Arrived {
     }
 
     fn poll_packet(&mut self, _cx: &mut Context<'_>) -> Poll<Option<Result<Incoming, WireError>>> {
-        let Some(packet) = self.packets.pop_front() else { return Poll::Pending };
+        let full = self.held.is_some_and(|held| held >= self.window);
+        let Some(packet) = self.packets.pop_front_if(|_| !full) else { return Poll::Pending };
         if let (Some(held), Packet::Data { payload, .. }) = (&mut self.held, &packet) {
             *held += payload.len();
         }
@@ -48,7 +52,8 @@ fn open(sent: impl IntoIterator<Item = Packet<Bytes>>) -> GrpcIo<Arrived> {
         Packet::DialReq { random: DialId(1), protocol: "tcp".into(), address: "a:1".into(), trace: None };
     let packets = std::iter::once(dial).chain(sent).collect();
     let readings = Readings::new();
-    let mut stream = Stream::new(Arrived { packets, held: None }, readings.metrics.clone());
+    let mut stream =
+        Stream::new(Arrived { packets, held: None, window: usize::MAX }, readings.metrics.clone());
     let mut cx = Context::from_waker(Waker::noop());
     assert!(matches!(stream.poll_order(&mut cx), Poll::Ready(Order::Dial { .. })));
     assert!(stream.machine.handle_dialed().is_some());
@@ -103,6 +108,22 @@ async fn data_before_a_close_rsp_goes_on() {
         assert_eq!(read, 8_010);
         assert_eq!(began.elapsed() >= LINGER, stays, "a client that stays is read for the time of a linger");
     }
+}
+
+/// A client with a used window cannot close, and an endpoint may stand still for hours.
+#[tokio::test(start_paused = true)]
+async fn a_client_whose_bytes_wait_gets_window_for_its_close() {
+    let close = [Packet::CloseReq { id: CONNECTION }];
+    let mut local = open(vec![data(100_000); 9].into_iter().chain(close));
+    local.stream.wire.window = 400_000;
+    let began = Instant::now();
+    poll_fn(|cx| local.poll_gone(cx)).await;
+    assert_eq!((began.elapsed(), local.held()), (2 * MORE_AHEAD, 900_000));
+
+    let mut local = open(vec![data(100_000); 30]);
+    local.stream.wire.window = 400_000;
+    let gone = timeout(Duration::from_secs(3600), poll_fn(|cx| local.poll_gone(cx))).await;
+    assert!(gone.is_err() && local.held() == 1_200_000, "{}", local.held());
 }
 
 /// A slice would pin the whole buffer that it arrived in.
