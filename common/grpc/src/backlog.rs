@@ -2,7 +2,8 @@
 //! read.
 //!
 //! HTTP/2 and TLS send the bytes that they hold before everything later, such as a ping or a dial. So streams hand over
-//! only as many bytes as the transport has recently accepted at once.
+//! only as many bytes as the transport has recently accepted at once. While a path is drained (see [`super::pinger`]), streams
+//! return no window to the peer, and may have to hand over nothing.
 
 use std::task::{Context, Poll, Waker};
 
@@ -25,12 +26,33 @@ struct State {
     batch: usize,
     /// Bytes handed over since the last complete flush.
     handed: usize,
+    paused: Paused,
     waiting: Vec<Waker>,
+}
+
+/// What streams do not do while a path is drained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Paused {
+    Nothing,
+    /// They return no window to the peer.
+    Window,
+    /// They send no data, either.
+    WindowAndData,
+}
+
+impl State {
+    fn wait<T>(&mut self, cx: &Context<'_>) -> Poll<T> {
+        if !self.waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
+            self.waiting.push(cx.waker().clone());
+        }
+        Poll::Pending
+    }
 }
 
 impl Default for Backlog {
     fn default() -> Self {
-        Self(Mutex::new(State { blocked: false, batch: SEND_BUFFER, handed: 0, waiting: Vec::new() }))
+        let (blocked, paused, waiting) = (false, Paused::Nothing, Vec::new());
+        Self(Mutex::new(State { blocked, batch: SEND_BUFFER, handed: 0, paused, waiting }))
     }
 }
 
@@ -43,13 +65,25 @@ impl Backlog {
     /// How many bytes may be handed over now.
     pub(super) fn poll_ready(&self, cx: &Context<'_>) -> Poll<usize> {
         let mut state = self.0.lock();
-        if !state.blocked && state.handed < state.batch {
+        if !state.blocked && state.paused < Paused::WindowAndData && state.handed < state.batch {
             return Poll::Ready(state.batch - state.handed);
         }
-        if !state.waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
-            state.waiting.push(cx.waker().clone());
-        }
-        Poll::Pending
+        state.wait(cx)
+    }
+
+    /// Pending while window must not be returned to the peer.
+    pub(super) fn poll_give_back(&self, cx: &Context<'_>) -> Poll<()> {
+        let mut state = self.0.lock();
+        if state.paused == Paused::Nothing { Poll::Ready(()) } else { state.wait(cx) }
+    }
+
+    /// The driver begins, continues or ends to drain the path.
+    pub(super) fn pause(&self, paused: Paused) {
+        let mut state = self.0.lock();
+        state.paused = paused;
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        waiting.into_iter().for_each(Waker::wake);
     }
 
     /// The driver has flushed everything (`whole`), or only what the transport accepted.
@@ -108,6 +142,23 @@ mod tests {
         backlog.flushed(true);
         assert_eq!(woken.0.load(Ordering::Relaxed), 1, "once");
         assert!(room(&backlog).is_some());
+    }
+
+    #[test]
+    fn streams_return_no_window_while_a_path_is_drained_and_may_have_to_send_nothing() {
+        let (backlog, woken) = (Backlog::default(), Arc::<Count>::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let cx = Context::from_waker(&waker);
+        backlog.pause(Paused::Window);
+        assert!(backlog.poll_ready(&cx).is_ready() && backlog.poll_give_back(&cx).is_pending());
+        backlog.pause(Paused::WindowAndData);
+        assert!(backlog.poll_ready(&cx).is_pending() && backlog.poll_give_back(&cx).is_pending());
+        backlog.flushed(true);
+        assert!(backlog.poll_ready(&cx).is_pending() && backlog.poll_give_back(&cx).is_pending());
+        let before = woken.0.load(Ordering::Relaxed);
+        backlog.pause(Paused::Nothing);
+        assert_eq!(woken.0.load(Ordering::Relaxed), before + 1);
+        assert!(backlog.poll_ready(&cx).is_ready() && backlog.poll_give_back(&cx).is_ready());
     }
 
     #[test]

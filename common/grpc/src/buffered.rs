@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::backlog::Backlog;
+use super::pinger::Moved;
 use super::turns::{BusyTurns, Turn};
 use net::scratch::poll_read_ahead;
 
@@ -70,8 +71,8 @@ struct Inner<IO> {
     dirty: bool,
     /// The transport accepted no bytes of the last write. h2 will repeat it.
     refused: bool,
-    /// Bytes read so far. The keepalive sees by them that the peer is alive.
-    read: u64,
+    /// Bytes read so far, by which the keepalive sees that the peer is alive, and bytes that h2 has written.
+    moved: Moved,
     turn: Turn,
 }
 
@@ -91,7 +92,7 @@ pub(super) fn buffered<IO>(
         peak: 0,
         dirty: false,
         refused: false,
-        read: 0,
+        moved: Moved::default(),
         turn: Turn::new(turns),
     };
     let inner = Arc::new(Mutex::new(inner));
@@ -122,9 +123,9 @@ impl<IO: AsyncWrite + Unpin> Flusher<IO> {
         self.inner.lock().gathered.capacity()
     }
 
-    /// Bytes read from the transport so far.
-    pub(super) fn bytes_read(&self) -> u64 {
-        self.inner.lock().read
+    /// Bytes so far.
+    pub(super) fn moved(&self) -> Moved {
+        self.inner.lock().moved
     }
 }
 
@@ -173,6 +174,9 @@ impl<IO: AsyncWrite + Unpin> Inner<IO> {
     fn poll_write(&mut self, cx: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         let written = self.poll_write_slices(cx, slices);
         self.refused = written.is_pending();
+        if let Poll::Ready(Ok(count)) = written {
+            self.moved.written += count as u64;
+        }
         written
     }
 
@@ -242,7 +246,7 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Buffered<IO> {
             ready!(Pin::new(io).poll_read(cx, buf))?;
             buf.filled().len() - before
         };
-        inner.read += read as u64;
+        inner.moved.read += read as u64;
         Poll::Ready(Ok(()))
     }
 }

@@ -107,7 +107,7 @@ impl Capabilities {
     }
 }
 
-/// How many pings measure the RTT at most, at the start of a stream and when it rose: a tenth of a second apart. The lowest counts, because a busy
+/// How many pings measure the RTT at most, at the start of a stream: a tenth of a second apart. The lowest counts, because a busy
 /// machine delays single ones: all agents return at once after a server's restart. Behind a proxy the windows of a stream with a
 /// high RTT stay narrow for as long. (A Go server, which counts pings, tolerates the first one; a Go agent tolerates all.)
 pub const RTT_PROBES: u8 = 10;

@@ -122,7 +122,8 @@ async fn open<IO: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let handshake = client_builder().handshake::<_, OutFrame>(io).await;
     let (requests, mut connection) = handshake.map_err(|e| WireError::at_client(&e))?;
     let keepalive = KeepaliveHandle::new(keepalive);
-    let pinger = Pinger::new(connection.ping_pong(), Arc::clone(&keepalive), STREAM_WINDOW);
+    let pinger =
+        Pinger::new(connection.ping_pong(), Arc::clone(&keepalive), STREAM_WINDOW, flusher.backlog());
     let (linger, backlog) = (Arc::<Linger>::default(), flusher.backlog());
     let going_away = CancellationToken::new();
     let requests = Arc::new(Mutex::new(requests));
@@ -202,7 +203,7 @@ fn drive<IO: AsyncRead + AsyncWrite + Unpin>(
             return Poll::Ready(end.map_err(ConnectionError::from));
         }
         goaway.look(cx);
-        if let Poll::Ready(dead) = pinger.poll(cx, flusher.bytes_read()) {
+        if let Poll::Ready(dead) = pinger.poll(cx, flusher.moved()) {
             return Poll::Ready(Err(dead.into()));
         }
         pinger.fit_window(cx, STREAM_WINDOW, |window| connection.set_initial_window_size(window));

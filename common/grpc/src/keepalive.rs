@@ -1,7 +1,7 @@
 //! Finds peers that do not answer, by a PING when nothing was read for a while. Pings also measure the RTT: streams
 //! with a high RTT get a wider window.
 //!
-//! Any read counts as an answer, as in grpc-go: a peer that is sending is never pinged, except for the RTT. Unread stream data does
+//! Any read counts as an answer, as in grpc-go: a peer that is sending is pinged only for the RTT. Unread stream data does
 //! not delay an answer, because h2 continues to read the connection.
 //!
 //! | the peer | noticed | consequence |
@@ -14,7 +14,7 @@
 //!
 //! [`super::pinger`] carries this out.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
@@ -36,7 +36,8 @@ pub(super) const EVIDENT_AFTER: Duration = Duration::from_secs(1);
 /// The time between the pings of a measurement: a busy machine delays those of one moment alike.
 const SAMPLE_EVERY: Duration = Duration::from_millis(100);
 
-/// The lowest RTT of a check that starts another measurement: a busy machine rarely takes as long.
+/// How often a ping checks whether the RTT rose, and the lowest RTT that counts as risen: a busy machine rarely takes as long.
+const CHECK_EVERY: Duration = Duration::from_secs(30);
 const RISEN: Duration = Duration::from_millis(8);
 
 /// When idle peers are pinged, and how long they may take.
@@ -136,7 +137,7 @@ struct State {
     superseded: bool,
     lost_by_peer: bool,
     measurement: Option<Measurement>,
-    /// The lowest RTT since the last measurement began, once that is done.
+    /// The lowest RTT since the measurement began, or since it rose, once the measurement is done.
     rtt: Option<Duration>,
     /// The RTTs of the last two pings, measurement or not.
     last_rtts: [Option<Duration>; 2],
@@ -152,6 +153,8 @@ struct Measurement {
     left: u8,
     next: Instant,
     lowest: Duration,
+    /// When a ping checks whether the RTT rose.
+    check: Instant,
 }
 
 impl KeepaliveHandle {
@@ -198,11 +201,15 @@ impl KeepaliveHandle {
     }
 
     /// Measures the RTT from now on, by at most `pings` pings. A low RTT, or a high one that the kernels measure too, needs only
-    /// one: the others find out whether a busy machine delayed it. Unless one ping is all, the RTT is measured again if a check on a
-    /// quiet connection finds that it rose.
-    pub fn measure(&self, pings: u8) {
+    /// one: the others find out whether a busy machine delayed it. Unless one ping is all, pings check later whether the RTT rose.
+    ///
+    /// `lanes`: the number of a process with several connections to this one. They are checked at the same time, because data on one
+    /// delays pings on the others.
+    pub fn measure(&self, pings: u8, lanes: Option<u64>) {
         let (next, lowest) = (Instant::now(), Duration::MAX);
-        self.tell(|state| state.measurement = Some(Measurement { pings, left: pings, next, lowest }));
+        let check = next + lanes.map_or(CHECK_EVERY, |lanes| until_check(next, lanes));
+        let measurement = Measurement { pings, left: pings, next, lowest, check };
+        self.tell(|state| state.measurement = Some(measurement));
     }
 
     /// The lowest RTT since the last measurement, once there is one.
@@ -216,23 +223,18 @@ impl KeepaliveHandle {
     }
 
     /// Records the RTT of a ping. It counts for [`Self::rtt`] only if a measurement was requested, which frontends do not.
-    /// `checking`: the ping was sent for [`Requests::check`].
-    pub(super) fn sampled(&self, took: Duration, checking: bool) {
+    /// Returns whether the RTT rose, and needs a wider window, if no queue delayed the ping.
+    pub(super) fn sampled(&self, took: Duration) -> bool {
         let mut state = self.state.lock();
         state.last_rtts = [Some(took), state.last_rtts[0]];
         let rose = |rtt| took >= RISEN && stream_window(took) > stream_window(rtt);
-        if checking
-            && state.rtt.is_some_and(rose)
-            && let Some(measurement) = &mut state.measurement
-        {
-            (measurement.left, measurement.lowest) = (measurement.pings, Duration::MAX);
-        }
+        let rose = state.rtt.is_some_and(rose);
         let measuring = state.measurement.as_ref().is_some_and(|measurement| measurement.left > 0);
         drop(state);
         let between_kernels = || self.kernel.get()?.look()?.min_rtt;
         let by_kernels = if measuring && needs_wide_window(took) { between_kernels() } else { None };
         let mut state = self.state.lock();
-        let Some(measurement) = &mut state.measurement else { return };
+        let Some(measurement) = &mut state.measurement else { return false };
         measurement.lowest = measurement.lowest.min(took);
         let lowest = measurement.lowest;
         if !needs_wide_window(lowest) || by_kernels.is_some_and(|rtt| rtt >= lowest / 2) {
@@ -240,6 +242,16 @@ impl KeepaliveHandle {
         }
         if measurement.left == 0 {
             state.rtt = Some(lowest);
+        }
+        rose
+    }
+
+    /// Sets a higher RTT.
+    pub(super) fn rose(&self, rtt: Duration) {
+        let mut state = self.state.lock();
+        if let Some(measurement) = &mut state.measurement {
+            measurement.lowest = rtt;
+            state.rtt = Some(rtt);
         }
     }
 
@@ -263,18 +275,24 @@ impl KeepaliveHandle {
             none => *none = Some(cx.waker().clone()),
         }
         let mut probe = std::mem::take(&mut state.probe);
-        let is_done = |measurement: &Measurement| measurement.pings > 1 && measurement.left == 0;
-        let check = state.measurement.as_ref().is_some_and(is_done);
-        let mut next_sample = None;
-        if let Some(measurement) =
-            state.measurement.as_mut().filter(|measurement| measurement.left > 0 && !pinging)
-        {
-            if now >= measurement.next {
-                measurement.left -= 1;
-                measurement.next = now + SAMPLE_EVERY;
-                probe = true;
+        let (mut check, mut next_sample) = (false, None);
+        match state.measurement.as_mut().filter(|_| !pinging) {
+            Some(measurement) if measurement.left > 0 => {
+                if now >= measurement.next {
+                    measurement.left -= 1;
+                    measurement.next = now + SAMPLE_EVERY;
+                    probe = true;
+                }
+                next_sample = (measurement.left > 0).then_some(measurement.next);
             }
-            next_sample = (measurement.left > 0).then_some(measurement.next);
+            Some(measurement) if measurement.pings > 1 => {
+                while now >= measurement.check {
+                    measurement.check += CHECK_EVERY;
+                    check = true;
+                }
+                next_sample = Some(measurement.check);
+            }
+            _ => {}
         }
         let superseded = std::mem::take(&mut state.superseded);
         let State { keepalive, lost_by_peer, .. } = *state;
@@ -291,14 +309,22 @@ impl KeepaliveHandle {
     }
 }
 
+/// The time from `now` to the next check of the connections of these lanes. Those of different processes are spread.
+fn until_check(now: Instant, lanes: u64) -> Duration {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    let every = CHECK_EVERY.as_millis() as u64;
+    let since_start = now.saturating_duration_since(*START).as_millis() as u64;
+    Duration::from_millis(every - (since_start % every + lanes % every) % every)
+}
+
 /// What the driver must do, besides the settings.
 pub(super) struct Requests {
     pub(super) keepalive: Keepalive,
     /// Send a ping now.
     pub(super) probe: bool,
-    /// Check now and then whether the RTT rose.
+    /// Check now, by a ping, whether the RTT rose.
     pub(super) check: bool,
-    /// When the next ping of a measurement is due.
+    /// When the next ping of a measurement, or a check, is due.
     pub(super) next_sample: Option<Instant>,
     /// See [`KeepaliveHandle::supersede`].
     pub(super) superseded: bool,

@@ -1,6 +1,11 @@
 //! The driver's part of a connection's [`super::keepalive`]: sends pings, and finds out that the peer is lost.
 //!
 //! The kernel is asked only while the peer is silent, see [`net::kernel`].
+//!
+//! A ping beside data measures the queue that the data makes. If such a ping suggests a longer path, the path is drained, as
+//! BBR does in its state ProbeRTT (draft-cardwell-iccrg-bbr-congestion-control): for a moment the connection's streams return no
+//! window to the peer, send no data if they were sending, and pings follow each other. Those without data before them measure the
+//! path.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,6 +15,7 @@ use std::time::Duration;
 use h2::{Ping, PingPong};
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use super::backlog::{Backlog, Paused};
 use super::keepalive::{EVIDENT_AFTER, Keepalive, KeepaliveHandle, Requests, UNRESPONSIVE_AFTER};
 use super::settings::stream_window;
 use net::kernel::HostSilence;
@@ -19,10 +25,14 @@ use net::kernel::HostSilence;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOK_WHILE_IDLE: Duration = Duration::from_secs(4);
 
-/// How often a ping checks the RTT, and the most bytes that may be read meanwhile: during a transfer a ping measures the queue that
-/// the transfer makes.
-const CHECK_EVERY: Duration = Duration::from_secs(30);
-const QUIET: u64 = 4 << 10;
+/// The longest time that a path is drained, and the same in RTTs of the ping that suggests a longer path. Four are needed: what is
+/// under way arrives during the first one, and two pings without data, which take three, find out that no busy machine delays them.
+const DRAIN: Duration = Duration::from_secs(1);
+const DRAIN_ROUND_TRIPS: u32 = 6;
+
+/// The most bytes, read and written from the previous ping until the answer, that still count as no data. They take
+/// [`RISEN`](super::keepalive) at 16 Mbit/s.
+const QUIET: u64 = 16 << 10;
 
 /// See the module.
 pub(super) struct Pinger {
@@ -34,9 +44,12 @@ pub(super) struct Pinger {
     last_read: Instant,
     /// When the unanswered ping was sent.
     ping_sent: Option<Instant>,
-    /// When the RTT was last checked, the bytes read until then, and whether the unanswered ping checks it.
-    checked: (Instant, u64),
+    /// The bytes that were read and written before each of the last two pings, the later one first.
+    moved: [Moved; 2],
+    /// The unanswered ping checks whether the RTT rose.
     checking: bool,
+    drain: Option<Drain>,
+    backlog: Arc<Backlog>,
     /// Since when the peer answers on another connection, while a ping is unanswered on this one.
     superseded: Option<Instant>,
     /// The streams' window, in bytes.
@@ -48,6 +61,33 @@ pub(super) struct Pinger {
     unacknowledged: bool,
     /// Whether the peer was last reported as unresponsive.
     unresponsive: bool,
+}
+
+/// Bytes on the connection.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Moved {
+    pub(super) read: u64,
+    pub(super) written: u64,
+}
+
+impl Moved {
+    fn total(self) -> u64 {
+        self.read + self.written
+    }
+}
+
+/// The path is drained as long as this exists.
+struct Drain {
+    backlog: Arc<Backlog>,
+    until: Instant,
+    /// The RTT of the first ping without data before it.
+    quiet: Option<Duration>,
+}
+
+impl Drop for Drain {
+    fn drop(&mut self) {
+        self.backlog.pause(Paused::Nothing);
+    }
 }
 
 /// Why a connection to a peer is ended.
@@ -64,7 +104,12 @@ pub(super) enum Dead {
 
 impl Pinger {
     /// `window`: the window of the connection's streams, in bytes.
-    pub(super) fn new(pings: Option<PingPong>, keepalive: Arc<KeepaliveHandle>, window: u32) -> Self {
+    pub(super) fn new(
+        pings: Option<PingPong>,
+        keepalive: Arc<KeepaliveHandle>,
+        window: u32,
+        backlog: Arc<Backlog>,
+    ) -> Self {
         let now = Instant::now();
         let interval = keepalive.settings().interval;
         let timer = Box::pin(sleep_until(later(now, interval)));
@@ -75,8 +120,10 @@ impl Pinger {
             read: 0,
             last_read: now,
             ping_sent: None,
-            checked: (now, 0),
+            moved: [Moved::default(); 2],
             checking: false,
+            drain: None,
+            backlog,
             superseded: None,
             window,
             host: HostSilence::default(),
@@ -86,12 +133,12 @@ impl Pinger {
         }
     }
 
-    /// Called once per turn of the driver. `read`: bytes read so far on the connection.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>, read: u64) -> Poll<Dead> {
+    /// Called once per turn of the driver. `moved`: bytes so far.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, moved: Moved) -> Poll<Dead> {
         let Some(pings) = &mut self.pings else { return Poll::Pending };
         let now = Instant::now();
-        if self.read != read {
-            self.read = read;
+        if self.read != moved.read {
+            self.read = moved.read;
             self.last_read = now;
             self.superseded = None;
         }
@@ -99,23 +146,20 @@ impl Pinger {
             && let Poll::Ready(pong) = pings.poll_pong(cx)
         {
             self.ping_sent = None;
-            let checking = std::mem::take(&mut self.checking);
             if pong.is_ok() {
-                self.keepalive.sampled(now - ping_sent, checking);
+                self.answered(now, now - ping_sent, moved);
             }
         }
+        self.drain.take_if(|drain| now >= drain.until);
         let Requests { keepalive, mut probe, check, next_sample, superseded, lost_by_peer } =
             self.keepalive.look(cx, now, self.ping_sent.is_some());
         if lost_by_peer {
             return Poll::Ready(Dead::HalfOpen);
         }
-        if check && self.ping_sent.is_none() && now >= self.checked.0 + CHECK_EVERY {
-            self.checking = read - self.checked.1 <= QUIET;
-            self.checked = (now, read);
-            probe |= self.checking;
-        }
+        self.checking |= check;
+        probe |= check || self.drain.is_some();
         if self.ping_sent.is_none() && (probe || now >= later(self.last_read, keepalive.interval)) {
-            self.send_ping(now);
+            self.send_ping(now, moved);
         }
         let silent_since = self.ping_sent.map(|ping_sent| ping_sent.max(self.last_read));
         if silent_since.is_none() {
@@ -132,6 +176,7 @@ impl Pinger {
             Err(dead) => return Poll::Ready(dead),
         }
         due = due.min(next_sample.unwrap_or(due));
+        due = self.drain.as_ref().map_or(due, |drain| due.min(drain.until));
         let evident = self.superseded.is_some() || self.unacknowledged && silent_since.is_some();
         let usual = if evident { EVIDENT_AFTER } else { UNRESPONSIVE_AFTER };
         let patience = usual.min(keepalive.half_open_timeout);
@@ -139,6 +184,33 @@ impl Pinger {
             due.min(self.notify_unresponsive(now, silent_since.map(|since| since + patience)).unwrap_or(due));
         self.arm(cx, now, due);
         Poll::Pending
+    }
+
+    /// A ping was answered after `took`. `moved`: bytes so far.
+    fn answered(&mut self, now: Instant, took: Duration, moved: Moved) {
+        let rose = self.keepalive.sampled(took);
+        let checking = std::mem::take(&mut self.checking);
+        let sending = moved.written - self.moved[0].written > QUIET;
+        match &mut self.drain {
+            None if checking && rose => {
+                let until = now + (took * DRAIN_ROUND_TRIPS).min(DRAIN);
+                self.backlog.pause(if sending { Paused::WindowAndData } else { Paused::Window });
+                self.drain = Some(Drain { backlog: Arc::clone(&self.backlog), until, quiet: None });
+            }
+            Some(_) if !rose => self.drain = None,
+            // The peer has read the previous ping, so only what was sent later can be before this one and its answer.
+            Some(drain) if moved.total() - self.moved[1].total() <= QUIET => {
+                match drain.quiet.replace(took) {
+                    None => {}
+                    Some(first) => {
+                        self.keepalive.rose(first.min(took));
+                        self.drain = None;
+                    }
+                }
+            }
+            Some(_) if sending => self.backlog.pause(Paused::WindowAndData),
+            _ => {}
+        }
     }
 
     /// The time of the next ping or, while one is unanswered, of the connection's end and its reason.
@@ -203,14 +275,15 @@ impl Pinger {
         }
     }
 
-    fn send_ping(&mut self, now: Instant) {
+    fn send_ping(&mut self, now: Instant, moved: Moved) {
         if let Some(pings) = &mut self.pings
             && pings.send_ping(Ping::opaque()).is_ok()
         {
             self.ping_sent = Some(now);
+            self.moved = [moved, self.moved[0]];
         } else {
             // The connection is already closing.
-            self.pings = None;
+            (self.pings, self.drain) = (None, None);
         }
     }
 

@@ -139,7 +139,8 @@ async fn handshake<IO: AsyncRead + AsyncWrite + Unpin>(
     });
     let Some(mut connection) = connection.await? else { return Ok(None) };
     let keepalive = KeepaliveHandle::new(settings.keepalive);
-    let pinger = Pinger::new(connection.ping_pong(), Arc::clone(&keepalive), settings.first_windows().1);
+    let window = settings.first_windows().1;
+    let pinger = Pinger::new(connection.ping_pong(), Arc::clone(&keepalive), window, flusher.backlog());
     Ok(Some(Serving {
         connection,
         lingering: LingeringStreams::default(),
@@ -250,12 +251,12 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Serving<IO> {
             }
         }
         self.lingering.poll(cx);
-        if let Poll::Ready(dead) = self.pinger.poll(cx, self.flusher.bytes_read()) {
+        if let Poll::Ready(dead) = self.pinger.poll(cx, self.flusher.moved()) {
             return Poll::Ready(Err(dead.into()));
         }
         self.fit_overdue(!self.connection.has_streams());
         if let Some(charge) = &mut self.unadmitted {
-            charge.read(self.flusher.bytes_read()).map_err(|TooMuch| ConnectionError::UnadmittedMemory)?;
+            charge.read(self.flusher.moved().read).map_err(|TooMuch| ConnectionError::UnadmittedMemory)?;
         } else {
             self.pinger.fit_window(cx, self.window, |window| self.connection.set_initial_window_size(window));
         }

@@ -214,7 +214,9 @@ impl WireStream {
             }
             self.owed += used;
             // A message larger than the window arrives only if its parts return their window.
-            if self.owed >= GIVE_BACK {
+            if self.owed >= GIVE_BACK
+                && self.backlog.as_ref().is_none_or(|backlog| backlog.poll_give_back(cx).is_ready())
+            {
                 // h2 refuses only a release of more bytes than were received, or after the stream's end.
                 let _closed = recv.flow_control().release_capacity(std::mem::take(&mut self.owed));
             }

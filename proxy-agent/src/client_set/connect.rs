@@ -290,7 +290,8 @@ impl<R: Resolve> GrpcConnector<R> {
             true => self.keepalive.to_native_server(),
             false => self.keepalive.to_upstream_server(),
         });
-        connected.connection.keepalive.measure(if answer.pings { capabilities::RTT_PROBES } else { 1 });
+        let probes = if answer.pings { capabilities::RTT_PROBES } else { 1 };
+        connected.connection.keepalive.measure(probes, self.agent.offer.lanes);
         let negotiated = self.agent.offer.negotiated(answer);
         let stream = GrpcStream {
             wire: connected.stream,

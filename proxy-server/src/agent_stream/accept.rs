@@ -227,7 +227,8 @@ impl AgentService {
         greeting.insert("servercount", HeaderValue::from(self.server_count.get()));
         greeting.extend(link.answer.header().map(|value| (CAPABILITIES, value)));
         request.keepalive.set_keepalive(self.keepalive.to_agent());
-        request.keepalive.measure(capabilities::RTT_PROBES);
+        let lanes = Capabilities::read(&request.metadata).lanes;
+        request.keepalive.measure(capabilities::RTT_PROBES, lanes);
         match request.accept(greeting) {
             Ok(stream) => {
                 tracing::info!(

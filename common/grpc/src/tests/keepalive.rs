@@ -2,19 +2,21 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::HeaderMap;
 use mux::Packet;
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, duplex};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::{Pair, data, dial, failure, packet, pair, pair_with, ready, serve, soon};
+use super::{Pair, data, dial, failure, next, packet, pair, pair_with, ready, serve, soon};
 use crate::raw::{ACK, PING, SETTINGS, frame, hello};
 use crate::{
-    Code, ConnectionError, Keepalive, KeepaliveFlags, PeerKernel, ServerSettings, UNRESPONSIVE_AFTER, Wire,
-    WireStream,
+    Code, Connected, ConnectionError, Keepalive, KeepaliveFlags, KeepaliveHandle, PeerKernel, ServerSettings,
+    UNRESPONSIVE_AFTER, Wire, WireStream,
 };
 use net::kernel::Acknowledgment;
 
@@ -251,7 +253,7 @@ async fn sent_unread(delay: Duration, asked: bool) -> (usize, Option<Duration>) 
     let accept = async {
         let request = served.requests.recv().await.unwrap();
         if asked {
-            request.keepalive.measure(4);
+            request.keepalive.measure(4, None);
         }
         (Arc::clone(&request.keepalive), request.accept(HeaderMap::new()).unwrap())
     };
@@ -317,7 +319,7 @@ async fn measured(busy: Duration, between_kernels: Option<Duration>) -> (Duratio
             min_rtt: between_kernels,
         };
         request.keepalive.watch_kernel(Arc::new(Says(seen)));
-        request.keepalive.measure(crate::capabilities::RTT_PROBES);
+        request.keepalive.measure(crate::capabilities::RTT_PROBES, None);
         (Arc::clone(&request.keepalive), request.accept(HeaderMap::new()).unwrap())
     };
     let (client, (keepalive, _server)) = tokio::join!(dial(client_io, HeaderMap::new()), accept);
@@ -357,7 +359,7 @@ async fn bytes_flow_after_the_measured_round_trip_falls() {
     let (client, (keepalive, mut server)) = tokio::join!(dial(client_io, HeaderMap::new()), accept);
     let mut client = client.unwrap();
     for (rtt_ms, mib) in [(20, 3), (0, 40)] {
-        keepalive.measure(1);
+        keepalive.measure(1, None);
         sleep(Duration::from_secs(30)).await;
         assert_eq!(keepalive.rtt().map(|rtt| rtt.as_millis()), Some(rtt_ms));
         transfer(&mut client.stream, &mut server, mib << 20).await;
@@ -374,25 +376,239 @@ async fn a_round_trip_that_rises_on_a_quiet_stream_is_measured_again() {
     let mut served = serve(server_io, settings(TEN_AND_FIVE));
     let accept = async {
         let request = served.requests.recv().await.unwrap();
-        request.keepalive.measure(crate::capabilities::RTT_PROBES);
+        request.keepalive.measure(crate::capabilities::RTT_PROBES, None);
         (Arc::clone(&request.keepalive), request.accept(HeaderMap::new()).unwrap())
     };
-    let (client, (keepalive, mut server)) = tokio::join!(dial(client_io, HeaderMap::new()), accept);
-    let mut client = client.unwrap();
+    let (client, (keepalive, _server)) = tokio::join!(dial(client_io, HeaderMap::new()), accept);
+    let _client = client.unwrap();
     for (one_way, rtt) in [(0, 0), (3, 0), (40, 80), (150, 80), (1, 2), (150, 300)] {
         ms.store(one_way, Ordering::Relaxed);
         sleep(Duration::from_secs(90)).await;
         assert_eq!(keepalive.rtt().map(|rtt| rtt.as_millis()), Some(rtt), "{one_way} ms");
     }
-    // A transfer makes a queue of its own, which is no path.
-    ms.store(0, Ordering::Relaxed);
-    sleep(Duration::from_secs(90)).await;
-    ms.store(40, Ordering::Relaxed);
-    let began = Instant::now();
-    while began.elapsed() < Duration::from_secs(90) {
-        transfer(&mut client.stream, &mut server, 64 << 10).await;
+}
+
+/// A path for several connections. It takes [`RATE`] in each direction, behind which bytes travel for some time, or are lost.
+struct Path {
+    /// When the bottlenecks, of the servers' and of the clients' bytes, have sent their queues.
+    free: [Mutex<Instant>; 2],
+    one_way_ms: AtomicU64,
+    /// Bytes of clients are lost from now on.
+    lost: AtomicBool,
+}
+
+/// Bytes in a second.
+const RATE: f64 = 5e6;
+
+impl Path {
+    fn new() -> Arc<Self> {
+        let free = [Instant::now(); 2].map(Mutex::new);
+        Arc::new(Path { free, one_way_ms: AtomicU64::new(0), lost: AtomicBool::new(false) })
     }
-    assert_eq!(keepalive.rtt().map(|rtt| rtt.as_millis()), Some(0));
+
+    async fn carry(
+        &self,
+        mut from: impl AsyncRead + Unpin,
+        mut to: impl AsyncWrite + Unpin,
+        from_client: bool,
+    ) {
+        let (sender, mut receiver) = mpsc::unbounded_channel();
+        let enter = async {
+            let mut piece = vec![0; 64 << 10];
+            while let Ok(count @ 1..) = from.read(&mut piece).await {
+                let sent = {
+                    let mut free = self.free[usize::from(from_client)].lock();
+                    *free = free.max(Instant::now()) + Duration::from_secs_f64(count as f64 / RATE);
+                    *free
+                };
+                let due = sent + Duration::from_millis(self.one_way_ms.load(Ordering::Relaxed));
+                if !from_client || !self.lost.load(Ordering::Relaxed) {
+                    sender.send((due, piece[..count].to_vec())).unwrap();
+                }
+            }
+            drop(sender);
+        };
+        let arrive = async {
+            while let Some((due, bytes)) = receiver.recv().await {
+                // Tokio's timers round up to a millisecond.
+                if due > Instant::now() + Duration::from_millis(1) {
+                    sleep_until(due).await;
+                }
+                let _gone = to.write_all(&bytes).await;
+            }
+            let _gone = to.shutdown().await;
+        };
+        tokio::join!(enter, arrive);
+    }
+}
+
+/// A stream over a [`Path`] that is short first. Its server measures the RTT.
+struct OverPath {
+    path: Arc<Path>,
+    client: Connected,
+    server: WireStream,
+    keepalive: Arc<KeepaliveHandle>,
+    began: Instant,
+}
+
+impl OverPath {
+    async fn new() -> Self {
+        Self::over(Path::new(), None).await
+    }
+
+    async fn over(path: Arc<Path>, lanes: Option<u64>) -> Self {
+        let ((client_io, a), (b, server_io)) = (duplex(64 << 20), duplex(64 << 20));
+        let ((a_in, a_out), (b_in, b_out)) = (tokio::io::split(a), tokio::io::split(b));
+        let carrying = Arc::clone(&path);
+        tokio::spawn(async move {
+            tokio::join!(carrying.carry(a_in, b_out, true), carrying.carry(b_in, a_out, false))
+        });
+        let mut served = serve(server_io, settings(TEN_AND_FIVE));
+        let began = Instant::now();
+        let accept = async {
+            let request = served.requests.recv().await.unwrap();
+            request.keepalive.measure(crate::capabilities::RTT_PROBES, lanes);
+            (Arc::clone(&request.keepalive), request.accept(HeaderMap::new()).unwrap())
+        };
+        let (client, (keepalive, server)) = tokio::join!(dial(client_io, HeaderMap::new()), accept);
+        // As to a Go server.
+        client.as_ref().unwrap().connection.keepalive.measure(1, None);
+        sleep(Duration::from_secs(5)).await;
+        OverPath { path, client: client.unwrap(), server, keepalive, began }
+    }
+
+    /// Runs `load` between the two ends, while the path becomes longer after 100 s. Returns the time until the server knows.
+    async fn noticed<T>(
+        &mut self,
+        load: impl AsyncFnOnce(&mut WireStream, &mut WireStream) -> T,
+    ) -> Duration {
+        let short = Duration::from_millis(1);
+        let (path, keepalive, began) = (&self.path, &self.keepalive, self.began);
+        let jump = async {
+            sleep_until(began + Duration::from_secs(100)).await;
+            assert!(keepalive.rtt().unwrap() < short, "a queue is no path: {:?}", keepalive.rtt());
+            path.one_way_ms.store(40, Ordering::Relaxed);
+            let before = Instant::now();
+            while keepalive.rtt().unwrap() < short {
+                sleep(short).await;
+            }
+            before.elapsed()
+        };
+        let noticed = tokio::select! {
+            noticed = soon(jump) => noticed,
+            _ = load(&mut self.client.stream, &mut self.server) => panic!("the load ended"),
+        };
+        let rtt = self.keepalive.rtt().unwrap().as_millis();
+        assert!((80..85).contains(&rtt), "{rtt} ms");
+        assert!(self.client.connection.keepalive.rtt().unwrap() < short, "it may not ping a Go server");
+        noticed
+    }
+}
+
+/// Sends without end, with a pause after each burst, which is larger than a window.
+async fn send_bursts(stream: &mut WireStream, pause: Duration) {
+    loop {
+        for _ in 0..8 {
+            let room = ready(stream).await.unwrap();
+            stream.send(data(vec![1; room.min(60_000)])).unwrap();
+        }
+        sleep(pause).await;
+    }
+}
+
+async fn receive_all(stream: &mut WireStream) {
+    loop {
+        packet(stream).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn longer_path_is_noticed_beside_downloads_uploads_and_bursts_but_a_queue_is_not() {
+    for pause in [Duration::ZERO, Duration::from_millis(500)] {
+        let mut up = OverPath::new().await;
+        let load = async |client: &mut WireStream, server: &mut WireStream| {
+            tokio::join!(send_bursts(client, pause), receive_all(server))
+        };
+        let noticed = up.noticed(load).await;
+        assert!(noticed < Duration::from_secs(31), "up, {pause:?}: {noticed:?}");
+        let mut down = OverPath::new().await;
+        let load = async |client: &mut WireStream, server: &mut WireStream| {
+            tokio::join!(send_bursts(server, pause), receive_all(client))
+        };
+        let noticed = down.noticed(load).await;
+        assert!(noticed < Duration::from_secs(31), "down, {pause:?}: {noticed:?}");
+    }
+}
+
+/// The client's pings are answered no more while the server drains the path: nothing arrives that wakes the server's stream.
+#[tokio::test(start_paused = true)]
+async fn window_is_returned_after_a_drain_without_an_answer() {
+    let OverPath { path, mut client, mut server, began, .. } = OverPath::new().await;
+    let sent = AtomicU64::new(0);
+    let at = |millis| sleep_until(began + Duration::from_millis(millis));
+    let load = async {
+        let send = async {
+            loop {
+                let room = ready(&mut client.stream).await.unwrap().min(60_000);
+                client.stream.send(data(vec![1; room])).unwrap();
+                sent.fetch_add(room as u64, Ordering::Relaxed);
+            }
+        };
+        tokio::join!(send, receive_all(&mut server))
+    };
+    let watch = async {
+        at(10_000).await;
+        path.one_way_ms.store(40, Ordering::Relaxed);
+        // The check is at 30 s.
+        at(30_250).await;
+        path.lost.store(true, Ordering::Relaxed);
+        let before = sent.load(Ordering::Relaxed);
+        at(30_450).await;
+        assert_eq!(sent.load(Ordering::Relaxed), before, "no window is returned");
+        at(31_250).await;
+        let returned = sent.load(Ordering::Relaxed) - before;
+        assert!(returned > 128 << 10, "{returned} bytes");
+    };
+    tokio::select! {
+        () = soon(watch) => {}
+        _ = load => panic!("the load ended"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn stream_that_ends_during_a_drain_is_reported() {
+    let OverPath { path, mut client, mut server, began, .. } = OverPath::new().await;
+    let at = |millis| sleep_until(began + Duration::from_millis(millis));
+    at(10_000).await;
+    path.one_way_ms.store(40, Ordering::Relaxed);
+    tokio::select! {
+        () = at(30_250) => {}
+        _ = async { tokio::join!(send_bursts(&mut client.stream, Duration::ZERO), receive_all(&mut server)) } => {}
+    }
+    drop(client);
+    soon(async { while let Some(Ok(_)) = next(&mut server).await {} }).await;
+    assert!(began.elapsed() < Duration::from_millis(30_400), "{:?}", began.elapsed());
+}
+
+/// Lanes are drained at the same time, whenever they were opened.
+#[tokio::test(start_paused = true)]
+async fn queue_of_another_lane_is_no_path() {
+    let path = Path::new();
+    let mut first = OverPath::over(Arc::clone(&path), Some(7)).await;
+    sleep(Duration::from_secs(7)).await;
+    let mut second = OverPath::over(path, Some(7)).await;
+    let load = async {
+        tokio::join!(
+            send_bursts(&mut first.client.stream, Duration::ZERO),
+            receive_all(&mut first.server),
+            send_bursts(&mut second.client.stream, Duration::ZERO),
+            receive_all(&mut second.server),
+        )
+    };
+    assert!(timeout(Duration::from_secs(100), load).await.is_err());
+    for lane in [first, second] {
+        assert!(lane.keepalive.rtt().unwrap() < Duration::from_millis(1), "{:?}", lane.keepalive.rtt());
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -412,12 +628,12 @@ async fn a_client_measures_the_round_trip_when_it_is_asked_to() {
     let keepalive = &client.connection.keepalive;
     sleep(Duration::from_secs(60)).await;
     assert_eq!(keepalive.rtt(), None, "its keepalive says nothing");
-    keepalive.measure(1);
+    keepalive.measure(1, None);
     sleep(Duration::from_secs(60)).await;
     assert_eq!(keepalive.rtt(), Some(Duration::from_millis(50)));
 
     for (took, shown) in [(900, 50), (60, 60), (60, 60)] {
-        keepalive.sampled(Duration::from_millis(took), false);
+        keepalive.sampled(Duration::from_millis(took));
         assert_eq!(keepalive.last_rtt(), Some(Duration::from_millis(shown)));
     }
 }
