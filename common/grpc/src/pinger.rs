@@ -25,9 +25,9 @@ use net::kernel::HostSilence;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOK_WHILE_IDLE: Duration = Duration::from_secs(4);
 
-/// The longest time that a path is drained, and the same in RTTs of the ping that suggests a longer path. Four are needed: what is
+/// The longest time that a path is drained, and the same in RTTs of the ping that suggests a longer path. Four are the least: what is
 /// under way arrives during the first one, and two pings without data, which take three, find out that no busy machine delays them.
-const DRAIN: Duration = Duration::from_secs(1);
+const DRAIN: Duration = Duration::from_secs(2);
 const DRAIN_ROUND_TRIPS: u32 = 6;
 
 /// The most bytes, read and written from the previous ping until the answer, that still count as no data. They take
@@ -80,8 +80,9 @@ impl Moved {
 struct Drain {
     backlog: Arc<Backlog>,
     until: Instant,
-    /// The RTT of the first ping without data before it.
-    quiet: Option<Duration>,
+    /// How many pings had no data before them, and their lowest RTT. The last ones count most: another lane to the same process may
+    /// be drained later.
+    quiet: (u8, Duration),
 }
 
 impl Drop for Drain {
@@ -150,7 +151,9 @@ impl Pinger {
                 self.answered(now, now - ping_sent, moved);
             }
         }
-        self.drain.take_if(|drain| now >= drain.until);
+        if let Some(Drain { quiet: (2.., lowest), .. }) = self.drain.take_if(|drain| now >= drain.until) {
+            self.keepalive.rose(lowest);
+        }
         let Requests { keepalive, mut probe, check, next_sample, superseded, lost_by_peer } =
             self.keepalive.look(cx, now, self.ping_sent.is_some());
         if lost_by_peer {
@@ -195,18 +198,14 @@ impl Pinger {
             None if checking && rose => {
                 let until = now + (took * DRAIN_ROUND_TRIPS).min(DRAIN);
                 self.backlog.pause(if sending { Paused::WindowAndData } else { Paused::Window });
-                self.drain = Some(Drain { backlog: Arc::clone(&self.backlog), until, quiet: None });
+                self.drain =
+                    Some(Drain { backlog: Arc::clone(&self.backlog), until, quiet: (0, Duration::MAX) });
             }
             Some(_) if !rose => self.drain = None,
             // The peer has read the previous ping, so only what was sent later can be before this one and its answer.
             Some(drain) if moved.total() - self.moved[1].total() <= QUIET => {
-                match drain.quiet.replace(took) {
-                    None => {}
-                    Some(first) => {
-                        self.keepalive.rose(first.min(took));
-                        self.drain = None;
-                    }
-                }
+                let (pings, lowest) = drain.quiet;
+                drain.quiet = (pings.saturating_add(1), lowest.min(took));
             }
             Some(_) if sending => self.backlog.pause(Paused::WindowAndData),
             _ => {}

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use driver::LinkEnd;
 use grpc::KeepaliveHandle;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 /// A server with a higher RTT gets more lanes: one lost packet holds up a lane for an RTT.
@@ -13,6 +13,9 @@ const HIGH_RTT: Duration = Duration::from_millis(10);
 
 /// How often a new stream is asked for its RTT until it is measured.
 const RTT_EVERY: Duration = Duration::from_secs(1);
+
+/// The same afterwards, because a path may become longer.
+const RISE_EVERY: Duration = Duration::from_secs(30);
 
 /// Serves a stream until it ends.
 pub trait LinkRunner<S>: Send + Sync + 'static {
@@ -64,8 +67,8 @@ pub(super) async fn watch_server(
     // A change before the first `changed` call must count, too.
     unresponsive.mark_changed();
     let (mut known, mut replaced) = (ServerState::Responsive, false);
-    let (measured, mut is_measured) = (sleep(RTT_EVERY), false);
-    tokio::pin!(measured);
+    let (distant, mut is_distant) = (until_distant(|| keepalive.rtt()), false);
+    tokio::pin!(distant);
     loop {
         let state = tokio::select! {
             () = control.retire.cancelled(), if !replaced => {
@@ -73,13 +76,9 @@ pub(super) async fn watch_server(
                 keepalive.supersede();
                 continue;
             }
-            () = &mut measured, if !is_measured => {
-                measured.as_mut().reset(Instant::now() + RTT_EVERY);
-                let rtt = keepalive.rtt();
-                is_measured = rtt.is_some();
-                if rtt.is_some_and(|rtt| rtt > HIGH_RTT) {
-                    (control.observer)(ServerState::Distant);
-                }
+            () = &mut distant, if !is_distant => {
+                is_distant = true;
+                (control.observer)(ServerState::Distant);
                 continue;
             }
             () = going_away.cancelled(), if known != ServerState::GoingAway => ServerState::GoingAway,
@@ -94,5 +93,31 @@ pub(super) async fn watch_server(
         if std::mem::replace(&mut known, state) != state {
             (control.observer)(state);
         }
+    }
+}
+
+/// Resolves once the RTT is high.
+async fn until_distant(rtt: impl Fn() -> Option<Duration>) {
+    while rtt().is_none_or(|rtt| rtt <= HIGH_RTT) {
+        sleep(rtt().map_or(RTT_EVERY, |_| RISE_EVERY)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_may_become_distant_later() {
+        let began = Instant::now();
+        until_distant(|| match began.elapsed().as_secs() {
+            0..2 => None,
+            2..100 => Some(HIGH_RTT),
+            _ => Some(Duration::from_millis(80)),
+        })
+        .await;
+        assert!((100..=130).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
     }
 }

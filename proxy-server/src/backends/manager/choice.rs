@@ -16,7 +16,7 @@ use crate::backends::{Backend, Choice, LinkId, Selection, Strategy};
 /// Agents that a choice passes over because another dial tries them.
 const MOST_BUSY: usize = 8;
 
-/// The pause of a waiting dial after a change that brought no better stream. After a failure of a load balancer there are
+/// The pause of a waiting dial after a change. After a failure of a load balancer there are
 /// thousands of changes in a second.
 const BREATH: Duration = Duration::from_millis(50);
 
@@ -125,6 +125,7 @@ impl<L: Clone> BackendManager<L> {
                 return choice;
             }
             changed.await;
+            sleep(BREATH).await;
         }
     }
 

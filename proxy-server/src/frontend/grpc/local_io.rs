@@ -28,7 +28,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// While the link takes nothing, how often the client gets window for more bytes, up to [`MOST_AHEAD`] bytes that wait. A client whose
 /// window is used up cannot send its CLOSE_REQ, and Go's waits for that without a time limit.
 const MORE_AHEAD: Duration = Duration::from_secs(5);
-const MOST_AHEAD: usize = 1 << 20;
+const MOST_AHEAD: usize = 512 << 10;
 
 /// Messages below this length, in bytes, are joined into up to [`GATHERED`] bytes.
 const SMALL: usize = 4 << 10;
@@ -40,6 +40,8 @@ pub struct GrpcIo<W> {
     /// Bytes received from the client that the link has not read: the rest of a DATA that was larger than a read, joined small
     /// messages, and bytes read ahead while the link had no credit.
     ahead: Joined,
+    /// The first bytes of `ahead`, whose window the client has back.
+    returned: usize,
     /// Bytes that the link has read from `ahead` while their window is still withheld.
     gone_on: usize,
     /// When the client gets window for more bytes.
@@ -63,6 +65,7 @@ impl<W: Wire> GrpcIo<W> {
         GrpcIo {
             stream,
             ahead: Joined::default(),
+            returned: 0,
             gone_on: 0,
             more: None,
             closed: None,
@@ -111,7 +114,7 @@ impl<W: Wire> GrpcIo<W> {
         self.more = None;
         self.stream.wire.hold_back(false);
         self.stream.wire.hold_back(true);
-        self.gone_on = 0;
+        (self.returned, self.gone_on) = (self.ahead.len(), 0);
         Poll::Ready(())
     }
 
@@ -157,7 +160,9 @@ impl<W: Wire + Send> LocalIo for GrpcIo<W> {
             }
         }
         let bytes = self.ahead.take(max);
-        self.gone_on += bytes.len();
+        let returned = self.returned.min(bytes.len());
+        self.returned -= returned;
+        self.gone_on += bytes.len() - returned;
         self.log.from_client(bytes.len());
         Poll::Ready(Ok(Read::Data(bytes)))
     }
@@ -188,7 +193,7 @@ impl<W: Wire + Send> LocalIo for GrpcIo<W> {
     /// The stream counts all bytes whose window is withheld, including those that the link has read since. A message larger
     /// than the window does not withhold it, and is counted in `ahead`.
     fn held(&mut self) -> usize {
-        self.stream.wire.held().saturating_sub(self.gone_on).max(self.ahead.len())
+        (self.stream.wire.held().saturating_sub(self.gone_on) + self.returned).max(self.ahead.len())
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>, chunks: &mut Chunks<'_>) -> Poll<io::Result<()>> {

@@ -114,16 +114,16 @@ async fn data_before_a_close_rsp_goes_on() {
 #[tokio::test(start_paused = true)]
 async fn a_client_whose_bytes_wait_gets_window_for_its_close() {
     let close = [Packet::CloseReq { id: CONNECTION }];
-    let mut local = open(vec![data(100_000); 9].into_iter().chain(close));
+    let mut local = open(vec![data(100_000); 7].into_iter().chain(close));
     local.stream.wire.window = 400_000;
     let began = Instant::now();
     poll_fn(|cx| local.poll_gone(cx)).await;
-    assert_eq!((began.elapsed(), local.held()), (2 * MORE_AHEAD, 900_000));
+    assert_eq!((began.elapsed(), local.held()), (MORE_AHEAD, 700_000));
 
     let mut local = open(vec![data(100_000); 30]);
     local.stream.wire.window = 400_000;
     let gone = timeout(Duration::from_secs(3600), poll_fn(|cx| local.poll_gone(cx))).await;
-    assert!(gone.is_err() && local.held() == 1_200_000, "{}", local.held());
+    assert!(gone.is_err() && local.held() == 800_000, "{}", local.held());
 }
 
 /// A slice would pin the whole buffer that it arrived in.
