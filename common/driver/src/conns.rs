@@ -174,9 +174,13 @@ impl<S: Side> Conns<S> {
         self.link.release(key);
     }
 
+    /// Payload was received, of whatever connection.
+    pub(crate) fn received(&mut self, bytes: usize) {
+        self.moved.1 += bytes as u64;
+    }
+
     /// Bytes wait for a local end. [`Conns::write_dirty`] writes them in the same turn.
     pub(crate) fn arrived(&mut self, key: ConnKey, bytes: usize) {
-        self.moved.1 += bytes as u64;
         self.add(key, (0, bytes as u64));
         let Some(local) = self.local(key) else { return };
         if !std::mem::replace(&mut local.dirty, true) {

@@ -48,8 +48,8 @@ pub trait LinkHandler<S> {
     /// Agent: the server tells the number of servers, if it is a native one.
     fn servers_told(&mut self, _servers: u32) {}
 
-    /// The stream has ended; from now on no command opens a connection.
-    fn lost(&mut self) {}
+    /// The stream has ended with this many connections; from now on no command opens one.
+    fn lost(&mut self, _connections: usize) {}
 }
 
 /// The driver's counters. Called for each packet: must be cheap.

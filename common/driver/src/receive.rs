@@ -75,6 +75,7 @@ impl<S: Side + Default, W: Wire, H: LinkHandler<S>, M: Meter> Driver<S, W, H, M>
             self.conns.write_dirty(now);
         }
         let len = if let Packet::Data { payload, .. } = &packet { payload.len() } else { 0 };
+        self.conns.received(len);
         match self.conns.link.handle_packet(now, packet) {
             Disposition::Deliver(key) => {
                 self.conns.arrived(key, len);

@@ -222,7 +222,7 @@ impl<S: Side + Default, W: Wire, H: LinkHandler<S>, M: Meter> Driver<S, W, H, M>
                 self.meter.paused(false);
             }
             self.conns.link.stream_lost(now);
-            self.handler.lost();
+            self.handler.lost(self.conns.local_ends());
         }
     }
 

@@ -157,12 +157,16 @@ impl<P: Payload> Link<Server, P> {
                 self.open(key, id);
                 Disposition::Handled
             }
-            (None, Ok(id)) if id.0 > 0 && !self.by_id.contains_key(&id) => {
-                // This dial was canceled and has succeeded nevertheless: Go agents ignore DIAL_CLS.
-                self.send(Packet::CloseReq { id });
+            (None, Ok(id)) if id.0 <= 0 || self.by_id.contains_key(&id) => {
                 Disposition::Dropped(Dropped::UnknownDial)
             }
-            (None, _) => Disposition::Dropped(Dropped::UnknownDial),
+            (None, outcome) => {
+                if let Ok(id) = outcome {
+                    // This dial was canceled and has succeeded nevertheless: Go agents ignore DIAL_CLS.
+                    self.send(Packet::CloseReq { id });
+                }
+                self.unasked(random)
+            }
         }
     }
 
@@ -173,8 +177,16 @@ impl<P: Payload> Link<Server, P> {
                 self.fail_dial(key, DialError::Closed);
                 Disposition::Handled
             }
-            None if (1..=self.side.last_dial).contains(&random.0) => Disposition::Late,
-            None => Disposition::Dropped(Dropped::UnknownDial),
+            None => self.unasked(random),
+        }
+    }
+
+    /// The answer to a dial that does not wait for one: it has ended before, or the agent invented the answer.
+    fn unasked(&self, random: DialId) -> Disposition {
+        if (1..=self.side.last_dial).contains(&random.0) && !self.dials.contains_key(&random) {
+            Disposition::Late
+        } else {
+            Disposition::Dropped(Dropped::UnknownDial)
         }
     }
 

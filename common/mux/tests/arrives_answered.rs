@@ -138,6 +138,18 @@ fn a_late_success_of_an_unknown_dial_is_closed_at_the_agent() {
     assert_eq!(controls(&mut link), []);
 }
 
+/// As Go's agents answer it, and as ours do if both cross.
+#[test]
+fn the_answer_to_a_canceled_dial_is_late() {
+    for (outcome, answer) in [(Ok(ID), vec![Packet::CloseReq { id: ID }]), (Err("refused"), vec![])] {
+        let (mut link, canceled) = dialing();
+        link.abandon(T0, canceled);
+        controls(&mut link);
+        assert_eq!(link.handle_packet(T0, dial_rsp(1, outcome)), Disposition::Late);
+        assert_eq!(controls(&mut link), answer);
+    }
+}
+
 #[test]
 fn an_agents_dial_cls_ends_the_dial_that_it_names() {
     let (mut link, canceled) = dialing();

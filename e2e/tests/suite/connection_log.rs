@@ -3,12 +3,16 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use e2e::adversarial::{PacketStream, dial_req};
 use e2e::endpoints::{Endpoint, Refusing};
 use e2e::exchange::echoed;
+use e2e::frontend::{Mode, Tunnel};
+use e2e::metrics::{SERVER, Scrape};
 use e2e::pair::{FRONTS, Front, Setup};
 use e2e::payload::Payload;
 use e2e::wait::{DEADLINE, until};
 use serde_json::Value;
+use tokio::io::AsyncWriteExt;
 
 const BYTES: u64 = 100_000;
 
@@ -69,6 +73,56 @@ async fn each_connection_and_each_failed_dial_has_one_record() -> Result<()> {
         ensure!(has_times(dialed, &["lookup_ms", "connect_ms", "total_ms"]), "{dialed}");
         ensure!(dialed["bytes_to_endpoint"] == BYTES && dialed["bytes_from_endpoint"] == BYTES, "{dialed}");
         pair.server().wait_metric("connection_log_lines_lost_total", &[], 0.0).await?;
+    }
+    Ok(())
+}
+
+/// Clients leave at different stages of their dials: each dial counts once, as it is recorded.
+#[tokio::test]
+async fn counters_agree_with_the_records_of_clients_that_leave() -> Result<()> {
+    const CLIENTS: usize = 300;
+    for mode in [Mode::Grpc, Mode::HttpConnect] {
+        let folder = tempfile::tempdir()?;
+        let path = folder.path().join("log");
+        let log = format!("--connection-log={}", path.display());
+        let pair = Setup::new(mode, Front::Unix).server_arg(log).start().await?;
+        let endpoint = Endpoint::echo().await?;
+        let channel = if mode == Mode::Grpc { Some(pair.frontend().channel().await?) } else { None };
+        for client in 0..CLIENTS {
+            let target = endpoint.target();
+            let _leaves: Box<dyn Send> = if let Some(channel) = &channel {
+                let mut stream = PacketStream::proxy(channel.clone());
+                stream.send(dial_req(7, &target)).await?;
+                Box::new(stream)
+            } else {
+                let mut socket = pair.frontend().socket().await?;
+                let payload = if client % 2 == 0 { "" } else { "payload" };
+                socket.write_all(format!("CONNECT {target} HTTP/1.1\r\n\r\n{payload}").as_bytes()).await?;
+                Box::new(socket)
+            };
+            for _ in 0..client % 30 * 100 {
+                tokio::task::yield_now().await;
+            }
+        }
+        if let Some(channel) = channel {
+            // Behind the requests of all clients.
+            Tunnel::dial(PacketStream::proxy(channel), &endpoint.target()).await?;
+        }
+        let agrees = |scrape: &Scrape| {
+            let value = |name: &str| scrape.value(&format!("{SERVER}{name}"), &[]) as usize;
+            let log = std::fs::read_to_string(&path).unwrap_or_default();
+            let (opened, failed): (Vec<_>, Vec<_>) =
+                log.lines().partition(|line| line.contains("connect_id"));
+            let ended = ["dial_duration_seconds_count", "connection_duration_seconds_count"];
+            ended
+                .into_iter()
+                .chain(["established_connections_closed_total"])
+                .all(|name| value(name) == opened.len())
+                && value("dial_failure_count") == failed.len()
+                && (mode == Mode::Grpc || opened.len() + failed.len() == CLIENTS)
+                && scrape.busy().is_empty()
+        };
+        pair.server().wait_metrics("counters as in the connection log", agrees).await?;
     }
     Ok(())
 }

@@ -7,7 +7,9 @@ use e2e::endpoints::{Endpoint, Refusing};
 use e2e::exchange::{expect_end, works};
 use e2e::metrics::{AGENT, SERVER, Scrape};
 use e2e::pair::{FRONTS, Pair, Setup};
-use tokio::io::AsyncWriteExt;
+use e2e::payload::Payload;
+use e2e::wait::{DEADLINE, until};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Name, type and labels of the families that must exist after some gRPC traffic.
 const SERVER_FAMILIES: [(&str, &str, &[&str]); 11] = [
@@ -119,6 +121,24 @@ async fn some_are_there_from_the_start() -> Result<()> {
         assert_eq!(scrape.sum(&format!("{SERVER}{name}"), &[]), None, "{name}");
     }
     Ok(())
+}
+
+#[tokio::test]
+async fn payload_that_the_server_discards_is_counted() -> Result<()> {
+    let pair = Setup::http_connect().start().await?;
+    let source = Endpoint::source(Payload::new(7, 16 << 20)).await?;
+    for _ in 0..20 {
+        let mut aborted = pair.frontend().dial(&source.target()).await?;
+        aborted.read_exact(&mut [0; 1_000]).await?;
+    }
+    source.wait_open(0).await?;
+    let same = until("as many bytes at the server as at the agent", DEADLINE, || async {
+        let from = [("direction", "from_endpoint")];
+        let server = pair.server().metric("payload_bytes_total", &from).await.ok()?;
+        let agent = pair.agent().metric("payload_bytes_total", &from).await.ok()?;
+        (server == agent).then_some(())
+    });
+    same.await
 }
 
 #[tokio::test]

@@ -320,6 +320,8 @@ async fn abandoned_dial_is_canceled_at_the_agent() -> Result<()> {
         assert_eq!(agent.stream.expect("the DIAL_CLS").await?, dial_cls(request.random));
         agent.stream.send(dial_rsp(request.random, 3, "")).await?;
         assert_eq!(agent.stream.expect("the CLOSE_REQ").await?, close_req(3));
+        pair.server().wait_metric("dial_failure_count", &[("reason", "frontend_close")], 1.0).await?;
+        assert_eq!(pair.server().metric("dial_failure_count", &[]).await?, 1.0, "it counts once");
     }
     Ok(())
 }

@@ -182,7 +182,7 @@ impl AgentService {
             answer.pings.then(|| self.server_count.clone()),
             Arc::clone(&agent_id),
             (registration, owned),
-            (self.metrics.clone(), self.gate.toggles.clone()),
+            self.gate.toggles.clone(),
         );
         let negotiated = answer.negotiated(offer);
         Ok(AgentLink { id, agent_id, recheck, live, answer, negotiated, handle, handler, meter, counted })

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use driver::{Conns, LinkHandler};
 use grpc::KeepaliveHandle;
-use mux::{CloseReason, ConnKey, ConnectId, DialError, Server, Time};
+use mux::{ConnKey, ConnectId, DialError, Server, Time};
 use serve::logs::{LogLimit, Peer};
 use tokio::sync::mpsc::WeakUnboundedSender;
 use tokio::sync::oneshot;
@@ -16,9 +16,8 @@ use super::handle::{Command, Commands, DialReply, LinkHandle, OpenConnection};
 use super::packet_probe::{Finding, PacketProbe};
 use super::wait_timer::WaitTimer;
 use crate::auth::Owned;
-use crate::backends::{LaneGuard, Registration};
+use crate::backends::Registration;
 use crate::dial::DialFailure;
-use crate::metrics::{ClosedReason, EstablishedGuard, Metrics};
 use crate::server_count::ServerCount;
 
 /// A Go agent's packet loop is probed only with each of this many pings, because it logs each probe.
@@ -40,14 +39,11 @@ pub(crate) struct ServerLinkHandler {
     back: WeakUnboundedSender<Box<Command>>,
     by_token: HashMap<u64, ConnKey>,
     dials: HashMap<ConnKey, PendingReply>,
-    /// Counts each connection at the server and at its lane.
-    established: HashMap<ConnKey, (EstablishedGuard, Option<LaneGuard>)>,
     keepalive: Arc<KeepaliveHandle>,
     agent_id: Arc<str>,
     /// The stream's entry among the backends, until the stream is lost, and its share in the agent id.
     registration: Option<Registration<LinkHandle>>,
     owned: Option<Owned>,
-    metrics: Metrics,
     logs: LogLimit,
     wait_timer: WaitTimer,
     /// Pings since the last moment without pending dials.
@@ -66,19 +62,17 @@ impl ServerLinkHandler {
         servers: Option<ServerCount>,
         agent_id: Arc<str>,
         (registration, owned): (Registration<LinkHandle>, Option<Owned>),
-        (metrics, logs): (Metrics, LogLimit),
+        logs: LogLimit,
     ) -> Self {
         ServerLinkHandler {
             commands,
             back: handle.commands.downgrade(),
             by_token: HashMap::new(),
             dials: HashMap::new(),
-            established: HashMap::new(),
             keepalive,
             agent_id,
             registration: Some(registration),
             owned,
-            metrics,
             logs,
             wait_timer: WaitTimer::default(),
             pings: 0,
@@ -113,7 +107,6 @@ impl ServerLinkHandler {
             }
             Command::Attach { key, local } => conns.attach(key, local),
             Command::Abandon { key } => {
-                self.count_end(key, ClosedReason::FrontendClose);
                 conns.link().abandon(now, key);
                 conns.discard(key);
             }
@@ -172,12 +165,6 @@ impl ServerLinkHandler {
         registration.manager.set_stuck(registration.id, stuck);
     }
 
-    fn count_end(&mut self, key: ConnKey, reason: ClosedReason) {
-        if let Some((established, _on_lane)) = self.established.remove(&key) {
-            established.closed(reason);
-        }
-    }
-
     fn take_reply(&mut self, key: ConnKey) -> Option<PendingReply> {
         let pending = self.dials.remove(&key)?;
         self.by_token.remove(&pending.token);
@@ -207,8 +194,6 @@ impl LinkHandler<Server> for ServerLinkHandler {
             conns.discard(key);
             return;
         };
-        let lane = self.registration.as_ref().map(|registration| registration.lane.enter());
-        self.established.insert(key, (self.metrics.established.enter(), lane));
         conns.set_target(key, &target);
         // If the dial was dropped meanwhile, `send` returns the connection, and dropping it closes the connection.
         drop(reply.send(Ok(OpenConnection::new(key, id, back))));
@@ -218,10 +203,6 @@ impl LinkHandler<Server> for ServerLinkHandler {
         if let Some(pending) = self.take_reply(key) {
             let _ = pending.reply.send(Err(error.into()));
         }
-    }
-
-    fn ended(&mut self, key: ConnKey, reason: &CloseReason) {
-        self.count_end(key, reason.into());
     }
 
     fn draining(&mut self) {
@@ -245,8 +226,7 @@ impl LinkHandler<Server> for ServerLinkHandler {
         }
     }
 
-    fn lost(&mut self) {
-        let established = self.established.len();
+    fn lost(&mut self, established: usize) {
         if established > 0 {
             tracing::info!(
                 target: "v2", count = established, agentID = %Peer(&self.agent_id),

@@ -28,7 +28,7 @@ impl Traffic {
 }
 
 impl LaneTraffic {
-    pub(super) fn new(now: Instant) -> Self {
+    pub(crate) fn new(now: Instant) -> Self {
         Self(Arc::new(Mutex::new(Traffic { moved: 0.0, at: now, bulk: 0, small: 0, connections: 0 })))
     }
 

@@ -26,7 +26,7 @@ pub use self::reason::{DialFailure, FailureReason};
 pub use self::stages::DialStages;
 pub use self::target::Target;
 use crate::agent_stream::{LinkHandle, OpenConnection};
-use crate::backends::{AgentStats, BackendManager, Choice, LinkId, Strategy};
+use crate::backends::{AgentStats, BackendManager, Choice, LaneGuard, LinkId, Strategy};
 use crate::limits::{Budget, Slot};
 use crate::metrics::latency;
 
@@ -80,6 +80,21 @@ serve::label! {
     }
 }
 
+impl DialMetrics {
+    /// Counts a dial whose client has its connection. Each dial is counted once, here or as failed.
+    pub(crate) fn opened(&self, stages: &DialStages) {
+        self.journal.dialed();
+        self.duration.observe(stages.total());
+    }
+
+    /// Counts a dial whose client has no connection.
+    pub(crate) fn failed(&self, target: &Target, stages: &DialStages, reason: FailureReason, error: &str) {
+        self.failures.count(reason);
+        let agent = stages.agent.as_deref().unwrap_or_default();
+        self.journal.failed(&target.address, agent, reason.name(), error, stages.total());
+    }
+}
+
 impl Attempt {
     fn of(outcome: &Result<OpenConnection, DialFailure>) -> Self {
         match outcome {
@@ -119,8 +134,8 @@ type Reserved = (Choice<LinkHandle>, Slot);
 pub struct Dialed {
     /// The connection, to which the frontend attaches its socket. Dropping it closes it.
     pub connection: OpenConnection,
-    /// The connection's slot within the limits; the owner of the frontend's socket keeps it until the end.
-    pub slot: Slot,
+    /// Its slot within the limits, and its place on its lane; the owner of the frontend's socket keeps both.
+    pub place: (Slot, LaneGuard),
 }
 
 impl Dialer {
@@ -138,21 +153,17 @@ impl Dialer {
         Self { backends, budget, memory, timeout, started, metrics, tracer, logs, only: None, refusal: None }
     }
 
-    /// Dials a target. Resolves within the timeout; dropping the future cancels the dial at the agent. `stages` is new.
+    /// Dials a target. Resolves within the timeout; dropping the future cancels the dial at the agent. `stages` is new. The caller
+    /// counts the outcome.
     ///
     /// # Errors
     /// The one reason why there is no connection.
     pub async fn dial(&self, target: &Target, stages: &mut DialStages) -> Result<Dialed, DialFailure> {
         debug_assert_ne!(target.address, PANICS, "injected by a test");
-        let started = Instant::now();
+        let _pending = LiveGuard::enter(&self.metrics.pending);
         stages.span = self.tracer.span("dial", Kind::Server, None);
         stages.span.set("server.address", &target.address);
-        let live = LiveGuard::enter(&self.metrics.pending);
-        let metrics = &self.metrics;
-        let mut pending = Pending { metrics, target, started, stages, outcome: None, _live: live };
-        let outcome = self.try_twice(target, started + self.timeout, pending.stages).await;
-        pending.outcome = Some(outcome.as_ref().map(|_| ()).map_err(DialFailure::clone));
-        let stages = &mut *pending.stages;
+        let outcome = self.try_twice(target, Instant::now() + self.timeout, stages).await;
         stages.span.set("konnectivity.agent.id", stages.agent.as_deref().unwrap_or_default());
         stages.span.end(outcome.as_ref().map(drop).map_err(|failure| failure as &dyn std::fmt::Display));
         outcome.inspect_err(|failure| failure.log(target, stages, &self.logs))
@@ -292,7 +303,7 @@ impl Dialer {
         let mut span = stages.send(began);
         span.set("konnectivity.agent.id", &agent_id);
         flight.sent(began);
-        let _on_lane = lane.enter();
+        let on_lane = lane.enter();
         let dial = handle.dial(target.protocol.clone(), target.address.clone(), span.context());
         let outcome = timeout_at(deadline, dial).await.map_err(|_| DialFailure::TimedOut).flatten();
         self.metrics.attempts.count(Attempt::of(&outcome));
@@ -307,38 +318,11 @@ impl Dialer {
         {
             flight.stats.blame(now, began);
         }
-        Ok(Dialed { connection: outcome?, slot })
+        Ok(Dialed { connection: outcome?, place: (slot, on_lane) })
     }
 }
 
 /// Whether the agent has reached the endpoint, which accepted or refused.
 fn reached_endpoint(outcome: &Result<impl Sized, DialFailure>) -> bool {
     outcome.as_ref().map_or_else(DialFailure::is_the_endpoints, |_| true)
-}
-
-/// Counts a pending dial, and its outcome when this is dropped. A dial that is dropped was canceled by its frontend.
-struct Pending<'a> {
-    metrics: &'a DialMetrics,
-    target: &'a Target,
-    started: Instant,
-    stages: &'a mut DialStages,
-    outcome: Option<Result<(), DialFailure>>,
-    _live: LiveGuard,
-}
-
-impl Drop for Pending<'_> {
-    fn drop(&mut self) {
-        let took = self.started.elapsed();
-        let (reason, error) = match &self.outcome {
-            Some(Ok(())) => {
-                self.metrics.journal.dialed();
-                return self.metrics.duration.observe(took);
-            }
-            Some(Err(failure)) => (failure.metric(), failure.to_string()),
-            None => (FailureReason::FrontendClose, "the client left before the agent's answer".to_owned()),
-        };
-        self.metrics.failures.count(reason);
-        let agent = self.stages.agent.as_deref().unwrap_or_default();
-        self.metrics.journal.failed(&self.target.address, agent, reason.name(), &error, took);
-    }
 }

@@ -46,9 +46,9 @@ serve::label! {
         NoAgent => "no_agent",
         /// The agent answered with an error.
         ErrorResponse => "error_response",
-        /// An agent answered a dial that is not pending. Counted by the link.
+        /// An agent answered a dial that this server has not sent. Counted by the link.
         UnrecognizedResponse => "unrecognized_response",
-        /// The agent succeeded, but the frontend could not be told. Counted by the frontend.
+        /// The agent succeeded, but its DIAL_RSP could not be sent to the client.
         SendRsp => "send_rsp",
         /// The agent's stream ended first.
         BackendClose => "backend_close",

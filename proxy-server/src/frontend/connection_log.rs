@@ -1,5 +1,5 @@
-//! The records of one connection, or of one failed dial: the log line and the line of the connection log, each written exactly
-//! once. An established connection writes them when it is dropped. Never decides anything.
+//! The outcome of one dial: a failure, or an established connection until its end. Its counts, its log line and its line of the
+//! connection log are written here, each exactly once. Never decides anything.
 
 use std::fmt;
 use std::io;
@@ -16,9 +16,10 @@ use tokio::time::Instant;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::OpenGuard;
+use crate::backends::LaneGuard;
 use crate::dial::{DialStages, FailureReason, Target};
 use crate::limits::Slot;
-use crate::metrics::{ClosedReason, Metrics};
+use crate::metrics::{ClosedReason, EstablishedGuard, Metrics};
 
 /// The names of a connection in the log.
 #[derive(Debug)]
@@ -37,6 +38,8 @@ pub struct Identity {
     pub stages: DialStages,
     /// The connection log.
     pub records: Records,
+    /// The server's metrics.
+    pub metrics: Metrics,
 }
 
 /// A line of the connection log. Its fields are documented in docs/connection-log.md.
@@ -73,10 +76,10 @@ impl Identity {
         frontend: &'static str,
         peer: Arc<str>,
         target: Target,
-        records: Records,
+        (records, metrics): (Records, Metrics),
     ) -> Self {
         let stages = DialStages::default();
-        Identity { id, frontend, peer, target, connect_id: 0, stages, records }
+        Identity { id, frontend, peer, target, connect_id: 0, stages, records, metrics }
     }
 
     /// The agent that carries the connection, empty before the choice of one.
@@ -84,11 +87,18 @@ impl Identity {
         Peer(self.stages.agent.as_deref().unwrap_or_default())
     }
 
-    /// Records a dial that opened no connection.
+    /// Counts and records a dial that opened no connection.
     pub(super) fn not_established(&self, end: FailureReason, error: &dyn fmt::Display) {
+        let error = error.to_string();
+        self.metrics.dials.failed(&self.target, &self.stages, end, &error);
         if self.records.is_on() {
-            self.record(None, (0, 0), end.name(), &error.to_string());
+            self.record(None, (0, 0), end.name(), &error);
         }
+    }
+
+    /// The same for a client that left before the agent's answer.
+    pub(super) fn canceled(&self) {
+        self.not_established(FailureReason::FrontendClose, &"the client left before the agent's answer");
     }
 
     fn record(&self, connect: Option<Duration>, bytes: (u64, u64), end: &'static str, error: &str) {
@@ -123,7 +133,6 @@ impl Identity {
 /// See the module.
 pub struct ConnectionLog {
     identity: Identity,
-    metrics: Metrics,
     since: Instant,
     /// The time from the request to this moment.
     connect: Duration,
@@ -132,7 +141,9 @@ pub struct ConnectionLog {
     reason: Option<String>,
     /// The kind of the end.
     closed: ClosedReason,
-    /// Counts this connection in the gauges.
+    /// Counts this connection at the server and on its lane until its end.
+    established: Option<(EstablishedGuard, LaneGuard)>,
+    /// Counts its client in the gauges.
     live: Option<OpenGuard>,
     /// Counts its full queue, and a link that its queue stops.
     full: [Option<LiveGuard>; 2],
@@ -143,14 +154,15 @@ pub struct ConnectionLog {
 }
 
 impl ConnectionLog {
-    /// Starts the record, and logs that the connection is established. `live`, `slot` and `lifetime` are released with it.
+    /// Counts the dial, starts the record, and logs that the connection is established. `live`, the slot and `lifetime` are released
+    /// with it.
     pub(super) fn open(
         identity: Identity,
-        metrics: Metrics,
         live: OpenGuard,
-        slot: Slot,
+        (slot, on_lane): (Slot, LaneGuard),
         lifetime: TaskTrackerToken,
     ) -> Self {
+        identity.metrics.dials.opened(&identity.stages);
         let connect = identity.stages.total();
         tracing::debug!(
             dialID = identity.target.dial_id,
@@ -165,8 +177,8 @@ impl ConnectionLog {
         );
         ConnectionLog {
             connect,
+            established: Some((identity.metrics.established.enter(), on_lane)),
             identity,
-            metrics,
             since: Instant::now(),
             from_client: 0,
             to_client: 0,
@@ -187,12 +199,12 @@ impl ConnectionLog {
     /// Counts payload that was written to the client, and the time that the write waited for the client.
     pub fn to_client(&mut self, bytes: usize, waited: Duration) {
         self.to_client += bytes as u64;
-        self.metrics.frontend_write.observe(waited);
+        self.identity.metrics.frontend_write.observe(waited);
     }
 
     /// Counts the time that the client took to take the end of the connection.
     pub fn end_written(&mut self, waited: Duration) {
-        self.metrics.frontend_write.observe(waited);
+        self.identity.metrics.frontend_write.observe(waited);
     }
 
     /// The client has gone, but its last bytes are still being delivered: removes it from the gauges.
@@ -219,18 +231,46 @@ impl ConnectionLog {
         }
     }
 
+    /// Logs that an HTTP CONNECT client was told of its connection.
+    pub fn answered(&self) {
+        tracing::debug!(
+            host = %Peer(&self.identity.target.address),
+            agentID = %self.identity.agent(),
+            connectionID = self.identity.connect_id,
+            "Connection established, sent 200 OK"
+        );
+    }
+
+    /// Records that an HTTP CONNECT client could not be told of its connection.
+    pub fn answer_failed(&mut self, error: &io::Error) {
+        let Identity { target, peer, id, .. } = &self.identity;
+        tracing::error!(
+            err = %error, host = %Peer(&target.address), agentID = %self.identity.agent(), connection = id, %peer,
+            "failed to send 200 connection established"
+        );
+        self.note(error);
+        self.closed(ClosedReason::FrontendClose);
+    }
+
     /// Counts an HTTP CONNECT client whose queue is full, and whose queue stops its link.
     pub fn filled(&mut self, fill: Fill) {
         let [full, stops] = &mut self.full;
-        *full = (fill != Fill::Room).then(|| self.metrics.full_frontend_queues.enter());
-        *stops = (fill == Fill::HoldsUpLink).then(|| self.metrics.blocked_frontend_channels.enter());
+        *full = (fill != Fill::Room).then(|| self.identity.metrics.full_frontend_queues.enter());
+        *stops = (fill == Fill::HoldsUpLink).then(|| self.identity.metrics.blocked_frontend_channels.enter());
     }
 
     /// Sets the reason of the end as the link reports it. An earlier reason is kept.
     pub fn ended(&mut self, close_reason: &CloseReason) {
         self.full = [None, None];
-        self.closed = close_reason.into();
+        self.closed(close_reason.into());
         self.reason.get_or_insert_with(|| close_reason.to_string());
+    }
+
+    fn closed(&mut self, reason: ClosedReason) {
+        self.closed = reason;
+        if let Some((established, _on_lane)) = self.established.take() {
+            established.closed(reason);
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use serve::logs::{LogLimit, Records};
 use serve::metrics::{Exposition, Registry};
 use tokio::io::{AsyncWrite, DuplexStream};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::time::Instant;
 use tokio_util::io::poll_read_buf;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -24,7 +25,7 @@ use super::connection_log::{ConnectionLog, Identity};
 use super::{Frontend, OpenGuard};
 use crate::agent_stream::testing::{Command, DialReply};
 use crate::agent_stream::{LinkHandle, OpenConnection};
-use crate::backends::{Backend, BackendManager, Identifiers, Strategy};
+use crate::backends::{Backend, BackendManager, Identifiers, LaneTraffic, Strategy};
 use crate::dial::{DialFailure, Dialer, Target};
 use crate::limits::Budget;
 use crate::metrics::{Metrics, PREFIX};
@@ -57,11 +58,13 @@ impl Readings {
 pub(super) fn connection_log(readings: &Readings) -> ConnectionLog {
     let metrics = readings.metrics.clone();
     let target = Target::new("tcp", "node:1");
-    let identity = Identity::new(1, "http-connect", "test".into(), target, Records::default());
+    let own = (Records::default(), metrics.clone());
+    let identity = Identity::new(1, "http-connect", "test".into(), target, own);
     let live =
         OpenGuard { _by_protocol: metrics.http_connections.enter(), _by_frontend: None, _permit: None };
     let slot = Budget::new(1, 1).connection(&Budget::new(1, 1)).expect("room for one");
-    ConnectionLog::open(identity, metrics, live, slot, TaskTracker::new().token())
+    let lane = LaneTraffic::new(Instant::now()).enter();
+    ConnectionLog::open(identity, live, (slot, lane), TaskTracker::new().token())
 }
 
 /// A dial that waits for the test's answer.

@@ -36,7 +36,7 @@ use self::local_io::SocketIo;
 use self::socket::{LINGER, Socket};
 use super::connection_log::{ConnectionLog, Identity};
 use super::{DISCARD_LIMIT, Frontend, Protocol, next_id};
-use crate::dial::{DialFailure, Dialed, FailureReason, Target};
+use crate::dial::{DialFailure, Dialed, Target};
 use crate::metrics::FrontendName;
 
 /// Time limit from the first byte of a connection to the last byte of its head. Go allows 60 s; no client needs one.
@@ -115,13 +115,14 @@ impl Frontend {
             "Received request for host"
         );
         let frontend = self.shown(Protocol::HttpConnect);
-        let mut identity = Identity::new(id, frontend, peer, target, self.records.clone());
-        let (peer, dial_id) = (Arc::clone(&identity.peer), identity.target.dial_id);
+        let own = (self.records.clone(), self.metrics.clone());
+        let mut identity = Identity::new(id, frontend, peer, target, own);
+        let dial_id = identity.target.dial_id;
         // Not biased: if both are ready, either result is correct.
         let outcome = tokio::select! {
             outcome = self.dialer.dial(&identity.target, &mut identity.stages) => outcome,
             () = left(&mut socket, &mut early) => {
-                identity.not_established(FailureReason::FrontendClose, &"");
+                identity.canceled();
                 tracing::info!(
                     target: "v2", host, dialID = dial_id, agentID = %identity.agent(),
                     "Frontend connection closed before being established"
@@ -130,25 +131,17 @@ impl Frontend {
             }
         };
         match outcome {
-            Ok(Dialed { connection, slot }) => {
+            Ok(Dialed { connection, place }) => {
+                identity.connect_id = connection.connect_id().0;
+                // Before the answer, as in Go: a client that has left does not make the dial a failure.
+                let mut log = ConnectionLog::open(identity, live, place, lifetime);
                 let start = Instant::now();
                 let sent = send_head(&mut socket).await;
                 self.metrics.frontend_write.observe(start.elapsed());
                 if let Err(error) = sent {
-                    tracing::error!(
-                        err = %error, host, agentID = %identity.agent(), connection = id, %peer,
-                        "failed to send 200 connection established"
-                    );
-                    self.metrics.dials.failures.count(FailureReason::SendRsp);
-                    identity.not_established(FailureReason::SendRsp, &error);
-                    return; // dropping the connection closes it
+                    return log.answer_failed(&error); // dropping the connection closes it
                 }
-                let connect_id = connection.connect_id().0;
-                tracing::debug!(
-                    host, agentID = %identity.agent(), connectionID = connect_id, "Connection established, sent 200 OK"
-                );
-                identity.connect_id = connect_id;
-                let log = ConnectionLog::open(identity, self.metrics.clone(), live, slot, lifetime);
+                log.answered();
                 let early = if early.is_empty() { Bytes::new() } else { early.freeze() };
                 connection.attach(Box::new(SocketIo::new(socket, early, log)));
             }

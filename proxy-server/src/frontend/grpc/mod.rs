@@ -56,12 +56,13 @@ impl Frontend {
             dialID = dial_id, dialAddress = address, connection = id, frontend, %peer, "Received DIAL_REQ"
         );
         let shown = self.shown(Protocol::Grpc);
-        let mut identity = Identity::new(id, shown, Arc::clone(&peer), target, self.records.clone());
+        let own = (self.records.clone(), self.metrics.clone());
+        let mut identity = Identity::new(id, shown, Arc::clone(&peer), target, own);
         let outcome = tokio::select! {
             outcome = self.dialer.dial(&identity.target, &mut identity.stages) => outcome,
             // Before its DIAL_RSP the machine gives only one order: to cancel.
             _cancel = poll_fn(|cx| stream.poll_order(cx)) => {
-                identity.not_established(FailureReason::FrontendClose, &"");
+                identity.canceled();
                 if stream.ended {
                     tracing::info!(target: "v2", dialID = dial_id, "frontend stream shutdown, cleaning dial");
                 } else {
@@ -75,7 +76,7 @@ impl Frontend {
             }
         };
         match outcome {
-            Ok(Dialed { connection, slot }) => {
+            Ok(Dialed { connection, place }) => {
                 let connect_id = connection.connect_id().0;
                 let sent = stream.machine.handle_dialed().map(|answer| stream.pass_on(answer));
                 let Some(Ok(())) = sent else {
@@ -85,12 +86,11 @@ impl Frontend {
                         agentID = %identity.agent(), connectionID = connect_id, %peer,
                         "DIAL_RSP send to frontend stream failure"
                     );
-                    self.metrics.dials.failures.count(FailureReason::SendRsp);
-                    identity.not_established(FailureReason::SendRsp, &"");
+                    identity.not_established(FailureReason::SendRsp, &"the client left before its DIAL_RSP");
                     return; // dropping the connection closes it
                 };
                 identity.connect_id = connect_id;
-                let log = ConnectionLog::open(identity, self.metrics.clone(), live, slot, lifetime);
+                let log = ConnectionLog::open(identity, live, place, lifetime);
                 connection.attach(Box::new(GrpcIo::new(stream, log)));
             }
             Err(failure) => {

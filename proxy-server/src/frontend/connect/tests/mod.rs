@@ -245,6 +245,22 @@ async fn payload_and_an_end_of_file_are_delivered() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_dial_that_opens_for_a_client_that_has_left_is_no_failure() {
+    let mut bench = Bench::new();
+    let (mut client, task) = bench.connect();
+    client.write_all(&[REQUEST, b"payload"].concat()).await.unwrap();
+    let dial = bench.dial().await;
+    drop(client);
+    let endpoint = dial.succeed();
+    task.await.expect("no panic");
+    assert!(endpoint.attached.await.is_err(), "dropped, not attached");
+    assert_eq!(bench.readings.samples("dial_failure"), [""; 0]);
+    assert_eq!(bench.readings.samples("dial_duration_seconds_count"), ["dial_duration_seconds_count 1"]);
+    let closed = r#"established_connections_closed_total{reason="frontend_close"} 1"#;
+    assert_eq!(bench.readings.samples("established_connections_closed"), [closed]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_slow_head_is_dropped_without_an_answer_as_in_go() {
     let bench = Bench::new();
     let (mut client, task) = bench.connect();
