@@ -72,9 +72,14 @@ impl<S: Side> Conns<S> {
         &mut self.link
     }
 
-    /// Connections whose local end has not been notified of its end.
+    /// Connections whose local end has not finished.
     pub fn local_ends(&self) -> usize {
         self.sizes.iter().sum()
+    }
+
+    /// The same without local ends that finish after the end of their connection.
+    pub(crate) fn living_ends(&self) -> usize {
+        self.locals.iter().flatten().filter(|local| local.close_reason.is_none()).count()
     }
 
     /// Creates the entry of a connection that has just opened.

@@ -3,7 +3,7 @@
 use std::task::{Context, Poll};
 
 use grpc::WireError;
-use mux::{Cause, CloseReason, ConnKey, ConnectId, DialError, Dropped, PacketKind, Time, TraceContext};
+use mux::{Cause, ConnKey, ConnectId, DialError, Dropped, PacketKind, Time, TraceContext};
 
 use crate::conns::Conns;
 use crate::live::Traffic;
@@ -31,9 +31,6 @@ pub trait LinkHandler<S> {
 
     /// Server: the dial failed.
     fn dial_failed(&mut self, _key: ConnKey, _error: DialError) {}
-
-    /// An opened connection is over. The driver notifies its local end.
-    fn ended(&mut self, _key: ConnKey, _reason: &CloseReason) {}
 
     /// Server: the agent asks for no new dials.
     fn draining(&mut self) {}

@@ -196,7 +196,6 @@ impl<S: Side + Default, W: Wire, H: LinkHandler<S>, M: Meter> Driver<S, W, H, M>
                     {
                         self.meter.broken(cause);
                     }
-                    self.handler.ended(key, &end);
                     self.conns.ended(now, key, end);
                 }
                 Event::Draining => self.handler.draining(),
@@ -222,7 +221,7 @@ impl<S: Side + Default, W: Wire, H: LinkHandler<S>, M: Meter> Driver<S, W, H, M>
                 self.meter.paused(false);
             }
             self.conns.link.stream_lost(now);
-            self.handler.lost(self.conns.local_ends());
+            self.handler.lost(self.conns.living_ends());
         }
     }
 

@@ -27,7 +27,7 @@ const LOOK_WHILE_IDLE: Duration = Duration::from_secs(4);
 
 /// The longest time that a path is drained, and the same in RTTs of the ping that suggests a longer path. Four are the least: what is
 /// under way arrives during the first one, and two pings without data, which take three, find out that no busy machine delays them.
-const DRAIN: Duration = Duration::from_secs(2);
+const DRAIN: Duration = Duration::from_millis(1_500);
 const DRAIN_ROUND_TRIPS: u32 = 6;
 
 /// The most bytes, read and written from the previous ping until the answer, that still count as no data. They take

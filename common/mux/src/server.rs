@@ -19,6 +19,8 @@ const PROBE_ANSWER: Duration = Duration::from_millis(2_500);
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Server {
     last_dial: i64,
+    /// Canceled dials that the agent has not answered. Each may have one answer.
+    canceled: usize,
     drain_reported: bool,
     /// The probe that waits for its answer.
     probing: Option<ConnectId>,
@@ -95,6 +97,7 @@ impl<P: Payload> Link<Server, P> {
                 self.pending -= 1;
                 self.remove(key);
                 if sent {
+                    self.side.canceled += 1;
                     self.send(Packet::DialCls { random });
                 }
             }
@@ -162,7 +165,7 @@ impl<P: Payload> Link<Server, P> {
             }
             (None, outcome) => {
                 if let Ok(id) = outcome {
-                    // This dial was canceled and has succeeded nevertheless: Go agents ignore DIAL_CLS.
+                    // Probably canceled: Go agents ignore DIAL_CLS.
                     self.send(Packet::CloseReq { id });
                 }
                 self.unasked(random)
@@ -181,12 +184,15 @@ impl<P: Payload> Link<Server, P> {
         }
     }
 
-    /// The answer to a dial that does not wait for one: it has ended before, or the agent invented the answer.
-    fn unasked(&self, random: DialId) -> Disposition {
-        if (1..=self.side.last_dial).contains(&random.0) && !self.dials.contains_key(&random) {
-            Disposition::Late
-        } else {
-            Disposition::Dropped(Dropped::UnknownDial)
+    /// The answer to a dial that does not wait for one: it was canceled, or the agent invented the answer.
+    fn unasked(&mut self, random: DialId) -> Disposition {
+        let canceled = (1..=self.side.last_dial).contains(&random.0) && !self.dials.contains_key(&random);
+        match self.side.canceled.checked_sub(1) {
+            Some(others) if canceled => {
+                self.side.canceled = others;
+                Disposition::Late
+            }
+            _ => Disposition::Dropped(Dropped::UnknownDial),
         }
     }
 

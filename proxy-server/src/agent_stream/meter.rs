@@ -72,7 +72,10 @@ impl driver::Meter for LinkMeter {
     fn dropped(&self, reason: Dropped) {
         if reason == Dropped::UnknownDial {
             self.metrics.dials.failures.count(FailureReason::UnrecognizedResponse);
-            tracing::info!(target: "v2", agentID = %Peer(&self.agent_id), "DIAL_RSP not recognized; dropped");
+            if let Some(suppressed) = self.logs.due_for("unasked", ()) {
+                let agent_id = Peer(&self.agent_id);
+                tracing::info!(target: "v2", agentID = %agent_id, suppressed, "DIAL_RSP not recognized; dropped");
+            }
         }
         self.metrics.losses.dropped(reason);
     }

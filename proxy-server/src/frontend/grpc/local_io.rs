@@ -25,8 +25,8 @@ use crate::frontend::connection_log::ConnectionLog;
 /// How long the answer to a CLOSE_REQ may take. A Go client waits 10 s for it.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
-/// While the link takes nothing, how often the client gets window for more bytes, up to [`MOST_AHEAD`] bytes that wait. A client whose
-/// window is used up cannot send its CLOSE_REQ, and Go's waits for that without a time limit.
+/// While the link takes nothing, how often the client gets back the window of the bytes that wait, if they are less than
+/// [`MOST_AHEAD`]. A client whose window is used up cannot send its CLOSE_REQ, and Go's waits for that without a time limit.
 const MORE_AHEAD: Duration = Duration::from_secs(5);
 const MOST_AHEAD: usize = 512 << 10;
 
@@ -107,7 +107,7 @@ impl<W: Wire> GrpcIo<W> {
 
     /// Returns the withheld window once the link has taken nothing for a while.
     fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.ahead.len() >= MOST_AHEAD {
+        if self.ahead.len() >= MOST_AHEAD || self.stream.wire.held() == 0 {
             return Poll::Pending;
         }
         ready!(self.more.get_or_insert_with(|| Box::pin(sleep(MORE_AHEAD))).as_mut().poll(cx));
