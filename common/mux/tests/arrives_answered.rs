@@ -147,6 +147,8 @@ fn the_answer_to_a_canceled_dial_is_late() {
         controls(&mut link);
         assert_eq!(link.handle_packet(T0, dial_rsp(1, outcome)), Disposition::Late);
         assert_eq!(controls(&mut link), answer);
+        let again = link.handle_packet(T0, dial_rsp(1, outcome));
+        assert_eq!(again, Disposition::Dropped(Dropped::UnknownDial), "one answer");
     }
 }
 
