@@ -37,8 +37,8 @@ pub const DEFAULT_DIAL_TIMEOUT: Duration = Duration::from_secs(25);
 /// Every agent answers a dial within this time, Go's too: they give up an endpoint after 5 s.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(6);
 
-/// How long after the server's start dials wait for an agent: after a restart the agents return within moments, kube-apiserver at
-/// once.
+/// How long after the server's start dials wait for the first agent: after a restart the agents return within moments,
+/// kube-apiserver at once.
 const FIRST_AGENT_WITHIN: Duration = Duration::from_secs(5);
 
 /// The pause of a dial that cannot move, because the other agent is full.
@@ -189,14 +189,12 @@ impl Dialer {
             let choice = self.backends.choose_agent(only).ok_or(DialFailure::NoAgent)?;
             return self.try_link(self.reserve(choice)?, target, deadline, stages).await;
         }
-        let first = match self.backends.choose(&target.host, &[]) {
-            Some(first) => first,
-            None => {
-                let until = deadline.min(self.started + FIRST_AGENT_WITHIN);
-                let first = timeout_at(until, self.backends.first_choice(&target.host));
-                first.await.map_err(|_| DialFailure::NoAgent)?
-            }
-        };
+        let mut first = self.backends.choose(&target.host, &[]);
+        if first.is_none() {
+            let until = deadline.min(self.started + FIRST_AGENT_WITHIN);
+            first = timeout_at(until, self.backends.first_choice(&target.host)).await.ok().flatten();
+        }
+        let first = first.ok_or(DialFailure::NoAgent)?;
         let (tried, stats, strategy) = (first.link, first.flight.stats.clone(), first.strategy);
         stages.agent = Some(Arc::clone(&first.agent_id));
         let failure = match self.reserve(first) {

@@ -161,6 +161,15 @@ async fn without_an_agent_it_fails_at_once() {
     assert_eq!(bench.sum().await, (0, 0, vec!["no_agent".to_owned()]));
 }
 
+#[tokio::test(start_paused = true)]
+async fn without_an_agent_any_more_it_fails_at_once() {
+    let mut bench = bench(Duration::ZERO, many(), &[Script::Silent]);
+    bench.kept.clear();
+    let began = Instant::now();
+    assert_eq!(bench.dial().await.unwrap_err(), DialFailure::NoAgent);
+    assert_eq!(began.elapsed(), Duration::ZERO);
+}
+
 /// The agents of a server that restarts need a moment.
 #[tokio::test(start_paused = true)]
 async fn right_after_the_start_it_waits_for_an_agent() {

@@ -115,13 +115,14 @@ impl<L: Clone> BackendManager<L> {
         None
     }
 
-    /// Chooses a stream as soon as there is one for this host.
-    pub async fn first_choice(&self, host: &str) -> Choice<L> {
+    /// Chooses a stream, after the first registration if there was none yet; `None` if no stream is for this host.
+    pub async fn first_choice(&self, host: &str) -> Option<Choice<L>> {
         loop {
             let mut changed = pin!(self.shared.changed.notified());
             // From here on no registration is missed.
             changed.as_mut().enable();
-            if let Some(choice) = self.choose(host, &[]) {
+            let choice = self.choose(host, &[]);
+            if choice.is_some() || self.shared.state.read().last_id > 0 {
                 return choice;
             }
             changed.await;
