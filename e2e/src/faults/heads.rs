@@ -18,7 +18,7 @@ const HEADS: [(&str, &str); 10] = [
     ("Transfer-Encoding", "CONNECT @@ HTTP/1.1\r\nHost: @@\r\nTransfer-Encoding: chunked\r\n"),
     ("a body", "CONNECT @@ HTTP/1.1\r\nHost: @@\r\nContent-Length: 5\r\n"),
     ("user information", "CONNECT user@@@ HTTP/1.1\r\nHost: @@\r\n"),
-    ("no port", "CONNECT localhost HTTP/1.1\r\nHost: @@\r\n"),
+    ("a port that is no number", "CONNECT localhost:x HTTP/1.1\r\nHost: @@\r\n"),
     ("a control character", "CONNECT @@ HTTP/1.1\r\nHost: @@\r\nX: a\u{1}b\r\n"),
     ("an empty name", "CONNECT @@ HTTP/1.1\r\nHost: @@\r\n: x\r\n"),
     ("another version", "CONNECT @@ HTTP/3.7\r\nHost: @@\r\n"),
