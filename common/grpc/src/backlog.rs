@@ -30,9 +30,10 @@ struct State {
     waiting: Vec<Waker>,
 }
 
-/// What streams do not do while a path is drained.
+/// Streams omit this while a path is drained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Paused {
+    /// No path is drained.
     Nothing,
     /// They return no window to the peer.
     Window,

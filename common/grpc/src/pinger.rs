@@ -80,8 +80,8 @@ impl Moved {
 struct Drain {
     backlog: Arc<Backlog>,
     until: Instant,
-    /// How many pings had no data before them, and their lowest RTT. The last ones count most: another lane to the same process may
-    /// be drained later.
+    /// How many pings had no data before them, and their lowest RTT. All until the end count, because another lane to the same process
+    /// may be drained later than this one.
     quiet: (u8, Duration),
 }
 

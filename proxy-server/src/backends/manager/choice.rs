@@ -16,8 +16,7 @@ use crate::backends::{Backend, Choice, LinkId, Selection, Strategy};
 /// Agents that a choice passes over because another dial tries them.
 const MOST_BUSY: usize = 8;
 
-/// The pause of a waiting dial after a change. After a failure of a load balancer there are
-/// thousands of changes in a second.
+/// The pause of a waiting dial after a change. After a failure of a load balancer there are thousands of changes in a second.
 const BREATH: Duration = Duration::from_millis(50);
 
 impl<L: Clone> BackendManager<L> {
