@@ -5,6 +5,8 @@
 //!
 //! `konnectivity-check compare` (`compare`) dials the same targets through two servers, and says whether they do the same.
 //!
+//! `konnectivity-check status`, `probe`, `top` and `verbosity` are the commands of the program whose image contains it.
+//!
 //! It has no program of its own: proxy-server and proxy-agent run it when they are started under its name ([`is_called`]), so
 //! that an image contains TLS and HTTP only once. In the same way they run `sleep`, for hooks in images without a shell.
 
@@ -30,8 +32,8 @@ fn is_named(program: Option<&OsStr>, name: &str) -> bool {
     program.and_then(|path| Path::new(path).file_name()) == Some(OsStr::new(name))
 }
 
-/// Runs the program that the first word of the command line names.
-pub fn main(line: impl Iterator<Item = OsString>) -> ExitCode {
+/// Runs the program that the first word of the command line names. `program` is the one that contains it.
+pub fn main(program: commands::Program, line: impl Iterator<Item = OsString>) -> ExitCode {
     let line: Vec<OsString> = line.collect();
     if is_named(line.first().map(OsString::as_os_str), sleep::NAME) {
         return sleep::main(line.into_iter().skip(1));
@@ -39,7 +41,7 @@ pub fn main(line: impl Iterator<Item = OsString>) -> ExitCode {
     if line.get(1).is_some_and(|word| word == compare::COMMAND) {
         return compare::main(line.into_iter().skip(1));
     }
-    check::main(line.into_iter())
+    commands::main(program, line.iter().cloned()).unwrap_or_else(|| check::main(line.into_iter()))
 }
 
 #[cfg(test)]

@@ -201,8 +201,7 @@ fn count_leases(
         api = %api,
         namespace = kube.lease_namespace,
         selector = %kube.lease_label_selector,
-        asked_for = kube.kube_api_content_type,
-        "Servers are counted by their leases; requests to the Kubernetes API are JSON"
+        "Servers are counted by their leases"
     );
     let client = Client::new(api, "proxy-agent", 0.0, 0);
     let leases = client.leases(&kube.lease_namespace);

@@ -12,10 +12,11 @@ use serve::process::Process;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    let program = commands::Program::Agent;
     if konnectivity_check::is_called(std::env::args_os().next().as_deref()) {
-        return konnectivity_check::main(std::env::args_os());
+        return konnectivity_check::main(program, std::env::args_os());
     }
-    if let Some(code) = commands::main(commands::Program::Agent, std::env::args_os()) {
+    if let Some(code) = commands::main(program, std::env::args_os()) {
         return code;
     }
     serve::process::main(args::parse, start)

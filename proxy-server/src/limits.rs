@@ -1,4 +1,5 @@
-//! The server's limits, each number in one place with its reason, and the counters that enforce those of dials and connections.
+//! The server's limits on agents, dials and connections, each with its reason, and the counters that enforce those of dials and
+//! connections. The limits on memory of unauthenticated connections are in `common/grpc/src/admission.rs`.
 //!
 //! A counter here only grants or refuses; it never closes a granted connection.
 
@@ -50,7 +51,7 @@ pub const MAX_CONNECTIONS_PER_AGENT: usize = 16_000;
 pub const MAX_CONNECTIONS: usize = 50_000;
 
 /// Connections of unauthenticated peers to the agent port, and to all frontends, before the descriptor limit applies. At 450 new connections per
-/// second each has 9 s, enough for a slow handshake; at 32 KiB each they take less than 128 MiB.
+/// second each has 9 s, enough for a slow handshake. `common/grpc/src/admission.rs` limits their memory.
 pub const MAX_UNAUTHENTICATED: usize = 4_096;
 
 /// [`MAX_UNAUTHENTICATED`], or an eighth of the descriptor limit if that is less. `None` means that there is no descriptor limit.

@@ -73,7 +73,7 @@ impl Readiness {
 fn doubts<L: Clone>(backends: &BackendManager<L>) -> String {
     let mut doubts = vec![ejected(backends)];
     let agents = backends.agent_count();
-    if agents > 0 && backends.leaving_agents() == agents {
+    if agents > 0 && backends.agents_not_ready() == agents {
         doubts.push(match agents {
             1 => "the only agent is not ready: it drains, is ejected or does not answer".to_owned(),
             _ => format!("none of {agents} agents is ready: all drain, are ejected or do not answer"),

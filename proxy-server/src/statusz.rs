@@ -65,7 +65,7 @@ impl StatusSources {
         let gauge = |count: i64| u64::try_from(count).unwrap_or_default();
         Totals {
             agents: self.backends.agent_count() as u64,
-            agents_unhealthy: self.backends.leaving_agents() as u64,
+            agents_unhealthy: self.backends.agents_not_ready() as u64,
             connections: gauge(self.metrics.established.count()),
             pending_dials: gauge(self.metrics.dials.pending.peek().map_or(0, |pending| pending.get())),
             ..Totals::default()
@@ -146,7 +146,7 @@ fn state(agent: &AgentDescription<LinkHandle>, now: Instant) -> (&'static str, S
         ("draining", "it asked for no new dials".to_owned())
     } else if agent.silent {
         ("unresponsive", "pings are unanswered".to_owned())
-    } else if agent.stuck {
+    } else if agent.unresponsive {
         ("unresponsive", "packets are unanswered".to_owned())
     } else {
         ("ready", String::new())

@@ -1,6 +1,6 @@
-//! The process's memory limit (the memory limit) for payload that waits for slow readers.
+//! The process's memory limit for payload that waits for slow readers.
 //!
-//! The memory limit counts the bytes that each link holds. Near the memory limit, links refuse new dials. After a refused dial, and above
+//! It counts the bytes that each link holds. Near the limit, links refuse new dials. After a refused dial, and above
 //! the memory limit, the link that holds the most bytes resets its largest stalled connections. So stalled readers neither get the
 //! process killed for its memory nor keep new dials out. A link without stalled connections passes the request on to the
 //! next link. A link resets connections that still drain only when the sum exceeds the memory limit by a quarter.

@@ -27,13 +27,13 @@ impl Admission {
 }
 
 /// The limit of one connection, in bytes: twice the bytes of an agent with the longest headers.
-const EACH: usize = 256 << 10;
-/// The limit of all connections of a listener, in bytes. Beyond it the server ends connections charged more than [`FAIR`].
-const ALL: usize = 64 << 20;
+const PER_CONNECTION: usize = 256 << 10;
+/// The limit of all connections of a listener, in bytes. Beyond it the server ends connections charged more than [`USUAL`].
+const PER_LISTENER: usize = 64 << 20;
 /// More than an agent usually sends before it is admitted, in bytes: its headers with a token and the identifiers.
-const FAIR: usize = 32 << 10;
+const USUAL: usize = 32 << 10;
 /// The cost of a header field in addition to its bytes, because HPACK can compress a whole field to one byte.
-const FIELD: usize = 128;
+const FIELD_OVERHEAD: usize = 128;
 
 /// The bytes charged to all unadmitted connections of one listener. Clones share one count.
 #[derive(Clone, Debug, Default)]
@@ -60,7 +60,7 @@ impl Unadmitted {
 impl Charge {
     /// Charges the headers of a new stream.
     pub(super) fn opened(&mut self, headers: &HeaderMap) {
-        let bytes = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + FIELD);
+        let bytes = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + FIELD_OVERHEAD);
         self.headers = bytes.fold(self.headers, usize::saturating_add);
     }
 
@@ -72,7 +72,11 @@ impl Charge {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).saturating_add(self.headers);
         let more = bytes.saturating_sub(std::mem::replace(&mut self.bytes, bytes));
         let total = self.all.0.fetch_add(more, Ordering::Relaxed).saturating_add(more);
-        if bytes <= EACH && (bytes <= FAIR || total <= ALL) { Ok(()) } else { Err(TooMuch) }
+        if bytes <= PER_CONNECTION && (bytes <= USUAL || total <= PER_LISTENER) {
+            Ok(())
+        } else {
+            Err(TooMuch)
+        }
     }
 }
 
@@ -90,15 +94,15 @@ mod tests {
     fn charge_is_limited_for_each_connection_and_in_total() {
         let all = Unadmitted::default();
         let mut first = all.join();
-        assert_eq!(first.read(EACH as u64), Ok(()));
-        assert_eq!(first.read(EACH as u64 + 1), Err(TooMuch));
-        let mut others: Vec<_> = (0..ALL / EACH - 2).map(|_| all.join()).collect();
-        assert!(others.iter_mut().all(|other| other.read(EACH as u64).is_ok()));
+        assert_eq!(first.read(PER_CONNECTION as u64), Ok(()));
+        assert_eq!(first.read(PER_CONNECTION as u64 + 1), Err(TooMuch));
+        let mut others: Vec<_> = (0..PER_LISTENER / PER_CONNECTION - 2).map(|_| all.join()).collect();
+        assert!(others.iter_mut().all(|other| other.read(PER_CONNECTION as u64).is_ok()));
         let (mut small, mut large) = (all.join(), all.join());
-        assert_eq!(large.read(EACH as u64), Err(TooMuch), "all are charged too much");
-        assert_eq!(small.read(FAIR as u64), Ok(()), "it is not one of those that cause it");
+        assert_eq!(large.read(PER_CONNECTION as u64), Err(TooMuch), "all are charged too much");
+        assert_eq!(small.read(USUAL as u64), Ok(()), "it is not one of those that cause it");
         drop(first);
-        assert_eq!(large.read(EACH as u64), Ok(()), "given back");
+        assert_eq!(large.read(PER_CONNECTION as u64), Ok(()), "given back");
         drop((others, small, large));
         assert_eq!(all.0.load(Ordering::Relaxed), 0);
     }
@@ -108,7 +112,7 @@ mod tests {
         let all = Unadmitted::default();
         let mut charge = all.join();
         let mut headers = HeaderMap::new();
-        for _ in 0..EACH / FIELD {
+        for _ in 0..PER_CONNECTION / FIELD_OVERHEAD {
             headers.append("a", http::HeaderValue::from_static("b"));
         }
         charge.opened(&headers);

@@ -77,7 +77,7 @@ pub struct KeepaliveFlags {
     /// `--keepalive-time`: idle time before a ping.
     pub time: Duration,
     /// `--keepalive-timeout`: how long a ping may be unanswered while the peer answers on another connection.
-    pub timeout: Duration,
+    pub half_open_timeout: Duration,
     /// `--unresponsive-timeout`: how long a ping may be unanswered while the peer's kernel acknowledges.
     pub unresponsive_timeout: Duration,
 }
@@ -100,11 +100,11 @@ impl KeepaliveFlags {
 
     /// From an agent to a server that has not answered yet: it is given up early, because it keeps the agent from the others.
     pub fn connecting(self) -> Keepalive {
-        Keepalive { timeout: self.timeout, ..self.to_upstream_server() }
+        Keepalive { timeout: self.half_open_timeout, ..self.to_upstream_server() }
     }
 
     fn every(self, interval: Duration) -> Keepalive {
-        let (timeout, half_open_timeout) = (self.unresponsive_timeout, self.timeout);
+        let (timeout, half_open_timeout) = (self.unresponsive_timeout, self.half_open_timeout);
         Keepalive { interval, timeout, half_open_timeout }
     }
 }

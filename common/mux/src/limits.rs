@@ -34,7 +34,8 @@ pub struct Limits {
     pub credit_stall: Duration,
     /// How long the server waits for a CLOSE_RSP before it forgets the connection.
     pub await_close: Duration,
-    /// The least time between the last DATA and CLOSE_REQ. Zero for a native agent, which writes what it has received.
+    /// The least time between the last DATA and CLOSE_REQ. Zero for a native agent, which writes what it has received; the
+    /// driver sets it for an upstream agent.
     pub close_pause: Duration,
     /// The widest window of a connection between native peers at a low RTT, in bytes of payload.
     pub window_max: u32,

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, ensure};
@@ -26,8 +27,12 @@ struct Said {
 
 /// Runs a command to its end.
 async fn run(program: Program, words: &[&str]) -> Result<Said> {
-    let (path, args) = (program.path()?, words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>());
-    let output = tokio::task::spawn_blocking(move || Command::new(path).args(args).output()).await??;
+    run_by(Command::new(program.path()?), words).await
+}
+
+async fn run_by(mut command: Command, words: &[&str]) -> Result<Said> {
+    command.args(words);
+    let output = tokio::task::spawn_blocking(move || command.output()).await??;
     let Output { status, stdout, stderr } = output;
     let code = status.code().context("killed")?;
     Ok(Said { code, out: String::from_utf8(stdout)?, err: String::from_utf8(stderr)? })
@@ -82,6 +87,23 @@ async fn status_tells_the_health_and_lists() -> Result<()> {
     pair.frontend().dial_error(&refusing.target()).await?;
     let text = ask(Program::Server, server, &["status", "failures"], 0).await?;
     ensure!(row(&text, &refusing.target())?.ends_with("connect: connection refused"), "{text}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn konnectivity_check_has_the_commands_of_its_image() -> Result<()> {
+    let pair = Setup::grpc().start().await?;
+    let target = Endpoint::echo().await?.target();
+    for (program, at, words, expected) in [
+        (Program::Server, pair.server().admin, &["status"][..], "proxy-server server-0 ("),
+        (Program::Agent, pair.agent().admin, &["status"], "proxy-agent agent-0 ("),
+        (Program::Server, pair.server().admin, &["probe", &target], "the agent has connected to the target"),
+    ] {
+        let mut command = Command::new(program.path()?);
+        command.arg0("/konnectivity-check");
+        let said = run_by(command, &[words, &[&format!("--admin-address={at}")]].concat()).await?;
+        ensure!(said.code == 0 && said.out.contains(expected), "{words:?}: {}{}", said.out, said.err);
+    }
     Ok(())
 }
 

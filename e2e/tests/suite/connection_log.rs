@@ -146,6 +146,19 @@ async fn dials_without_an_agent_and_cut_connections_are_recorded() -> Result<()>
 }
 
 #[tokio::test]
+async fn agent_records_connections_that_end_with_their_stream() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("log");
+    let mut pair = Setup::grpc().agent_arg(format!("--connection-log={}", path.display())).start().await?;
+    let endpoint = Endpoint::echo().await?;
+    let _open = pair.frontend().dial(&endpoint.target()).await?;
+    pair.server_mut().process.kill()?;
+    let records = records(&path, 1).await?;
+    ensure!(records[0]["end"] == "stream_lost" && records[0].get("error").is_none(), "{records:?}");
+    Ok(())
+}
+
+#[tokio::test]
 async fn records_go_to_standard_error() -> Result<()> {
     let pair = Setup::grpc().server_arg("--connection-log=stderr").start().await?;
     let endpoint = Endpoint::echo().await?;

@@ -112,7 +112,7 @@ fn config(given: Given, inherited_id: Option<OsString>) -> Result<Config, FlagEr
         certificate,
         keepalive: KeepaliveFlags {
             time: servers.keepalive_time.or_zero(),
-            timeout: servers.keepalive_timeout,
+            half_open_timeout: servers.keepalive_timeout,
             unresponsive_timeout: servers.unresponsive_timeout,
         },
         sync_interval,

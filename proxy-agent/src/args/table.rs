@@ -142,9 +142,9 @@ flags::flags! {
                 [go = (33, "LeaseLabel set to %s.")] [old_name = "lease-label"],
             /// Kubeconfig for the Kubernetes API, to count leases. Empty: the pod's service account.
             kubeconfig: Option<PathBuf> = "" => existing_file,
-            /// Media type of requests to the Kubernetes API. The value has no effect: requests are JSON.
+            /// Media type of requests to the Kubernetes API.
             kube_api_content_type: String = "application/vnd.kubernetes.protobuf"
-                [go = (36, "APIContentType set to %v.")],
+                [go = (36, "APIContentType set to %v.")] [no_effect = "requests are JSON"],
         }
     }
 }

@@ -149,7 +149,7 @@ fn connector(pki: &Pki, host: &str, port: u16, env: &[(&str, String)]) -> GrpcCo
         agent: AgentMetadata::new("agent-1", "host=a", Some(token), Capabilities::supported(true)).unwrap(),
         keepalive: KeepaliveFlags {
             time: Duration::from_secs(3600),
-            timeout: Duration::from_secs(20),
+            half_open_timeout: Duration::from_secs(20),
             unresponsive_timeout: Duration::from_secs(300),
         },
     }

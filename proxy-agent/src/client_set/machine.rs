@@ -2,7 +2,7 @@
 //!
 //! No clock, no socket: `now` is the time since the set's start, and randomness is passed in. One stream is kept for each
 //! server id, or several lanes to a server that offers them. A stream that should be replaced is kept until another one to the same server is open, and then stays without new
-//! dials until it is idle ([`super::streams`]). The pauses are in [`super::pace`], the choice of the address in
+//! dials until it is idle ([`super::streams`]). The pauses are in [`super::backoff`], the choice of the address in
 //! [`super::addresses`].
 //!
 //! | state | attempts |
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::addresses::{Address, Addresses, Attempt, Leased, Next, Resolved, Wanted};
-use super::pace::{MOST_MISSING, PATIENCE, Pace};
+use super::backoff::{Backoff, MOST_MISSING, PATIENCE};
 use super::streams::{Decision, Ended, Kept, StreamId, Streams, Told};
 
 /// Attempts in a row, for each connected server, that must lead to connected servers before `--sync-forever` believes that there
@@ -77,7 +77,7 @@ pub enum Step {
 #[derive(Debug)]
 pub struct Machine<J> {
     settings: SyncSettings,
-    pace: Pace<J>,
+    backoff: Backoff<J>,
     streams: Streams,
     addresses: Addresses,
     /// The count of the last new server, or the one that all servers told since; 0 before the first.
@@ -122,7 +122,7 @@ impl<J: FnMut() -> f64> Machine<J> {
     /// A set without streams; the first attempt is due at once.
     pub fn new(settings: SyncSettings, jitter: J) -> Self {
         Self {
-            pace: Pace::new(settings.interval, settings.cap, jitter),
+            backoff: Backoff::new(settings.interval, settings.cap, jitter),
             streams: Streams::new(settings.lanes),
             settings,
             addresses: Addresses::default(),
@@ -169,7 +169,7 @@ impl<J: FnMut() -> f64> Machine<J> {
     /// or lost, or the count changes.
     pub fn is_stuck(&self) -> bool {
         let missing = self.streams.len() < self.server_count();
-        missing && self.pace.duplicates() == PATIENCE.saturating_mul(self.believed()) + 1
+        missing && self.backoff.duplicates() == PATIENCE.saturating_mul(self.believed()) + 1
     }
 
     /// Whether the set drains: it opens no stream any more.
@@ -187,7 +187,7 @@ impl<J: FnMut() -> f64> Machine<J> {
             (Some(_), None) => Step::Wait,
             (Some(_), Some((_, _, due))) if now < due => Step::WaitUntil(due),
             (Some(resolved), Some(next)) if now < resolved + self.settings.interval => {
-                self.pace.attempt(now);
+                self.backoff.attempt(now);
                 self.addresses.start(now, next).map_or(Step::Wait, Step::Connect)
             }
             _ => {
@@ -229,8 +229,8 @@ impl<J: FnMut() -> f64> Machine<J> {
         let (known, wanted) = (self.believed(), matches!(self.demand(), Demand::Missing | Demand::Lane));
         let servers = (known - self.missing().min(known), known);
         let pause = match known_server {
-            true => self.pace.after_duplicate(now, servers, wanted),
-            false => self.pace.after_stream(now, servers, wanted),
+            true => self.backoff.after_duplicate(now, servers, wanted),
+            false => self.backoff.after_stream(now, servers, wanted),
         };
         self.search = now + pause;
         self.after_look(now, demand == Demand::Look && known_server);
@@ -246,7 +246,7 @@ impl<J: FnMut() -> f64> Machine<J> {
     fn after_look(&mut self, now: Duration, fruitless: bool) {
         let goes_on = fruitless && self.looked < self.streams.len();
         self.looked = if goes_on { self.looked + 1 } else { 0 };
-        self.look = now + if goes_on { self.pace.grown(0) } else { self.pace.until_look() };
+        self.look = now + if goes_on { self.backoff.grown(0) } else { self.backoff.until_look() };
     }
 
     /// The server of a kept stream does not answer pings or has sent GOAWAY, or it answers again.
@@ -278,7 +278,7 @@ impl<J: FnMut() -> f64> Machine<J> {
         let Some((server, short)) = self.streams.mark(now, id, mark) else { return };
         if short > 0 {
             // Successors do not help. The stream goes on meanwhile.
-            let calm = now + self.pace.grown(short);
+            let calm = now + self.backoff.grown(short);
             self.calm = calm;
             self.addresses.lost(&server, |due| due.max(calm));
         }
@@ -291,25 +291,25 @@ impl<J: FnMut() -> f64> Machine<J> {
         if self.calm <= now {
             self.news(true);
         }
-        self.look = self.look.max(now + self.pace.until_look());
+        self.look = self.look.max(now + self.backoff.until_look());
         let at_rest = self.resolved.is_some() && self.search <= now;
         let search = match at_rest {
-            true => now + self.pace.part_of_interval().mul_f64(share),
+            true => now + self.backoff.part_of_interval().mul_f64(share),
             false => self.search.min(now + self.settings.interval),
         };
         self.search = search.max(self.calm);
     }
 
-    /// There is a reason to look for servers. `shared` as in [`Pace::news`].
+    /// There is a reason to look for servers. `shared` as in [`Backoff::news`].
     fn news(&mut self, shared: bool) {
-        self.pace.news(self.believed(), self.missing().max(1), shared);
+        self.backoff.news(self.believed(), self.missing().max(1), shared);
     }
 
     /// An attempt failed. Returns the pause, for the log.
     pub fn failed(&mut self, now: Duration, address: &Address) -> Duration {
         let mut pause = Duration::ZERO;
         let attempt = self.addresses.failed(address, |failures| {
-            pause = self.pace.grown(failures);
+            pause = self.backoff.grown(failures);
             now + pause
         });
         if self.demand() == Demand::Lane {
@@ -350,10 +350,10 @@ impl<J: FnMut() -> f64> Machine<J> {
         // All agents of a server lose their last streams at the same time.
         self.news(last);
         if last {
-            self.look = self.look.max(now + self.pace.until_look());
+            self.look = self.look.max(now + self.backoff.until_look());
         }
-        self.search = self.pace.after_loss(now, self.search, complete);
-        self.addresses.lost(&server, |due| self.pace.after_loss(now, due, true));
+        self.search = self.backoff.after_loss(now, self.search, complete);
+        self.addresses.lost(&server, |due| self.backoff.after_loss(now, due, true));
     }
 
     /// Sets the leases' count; `None` if leases are not (or not yet) counted. No lease at all tells nothing: perhaps the servers
@@ -370,14 +370,14 @@ impl<J: FnMut() -> f64> Machine<J> {
     pub fn leases_stale(&mut self, now: Duration, stale: bool) {
         if !std::mem::replace(&mut self.stale, stale) && stale {
             // All agents see it at once.
-            self.look = self.look.max(now + self.pace.until_look());
+            self.look = self.look.max(now + self.backoff.until_look());
         }
     }
 
     /// Takes the addresses that the leases tell. A new server's lease reaches all agents at once, and they must not dial in step.
     pub fn advertised(&mut self, now: Duration, leased: &Leased) {
         let memory = self.memory();
-        self.addresses.advertised(now, memory, leased, || now + self.pace.part_of_interval());
+        self.addresses.advertised(now, memory, leased, || now + self.backoff.part_of_interval());
     }
 
     /// How long an address that is gone is remembered.
@@ -407,7 +407,7 @@ impl<J: FnMut() -> f64> Machine<J> {
         if self.leases == Some(open) {
             return if self.stale { Demand::Look } else { Demand::None };
         }
-        let proven = self.pace.duplicates() >= PROOF.saturating_mul(open);
+        let proven = self.backoff.duplicates() >= PROOF.saturating_mul(open);
         if proven || open > 1 && self.streams.told() == Some(open) { Demand::Look } else { Demand::Doubt }
     }
 

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use super::super::pace::LONGEST_BURST;
+use super::super::backoff::LONGEST_BURST;
 use super::super::simulation::{balancer, poll, telling};
 use super::super::streams::MOST_RETIRED;
 use super::*;

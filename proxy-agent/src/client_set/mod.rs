@@ -4,13 +4,13 @@
 //! [`LinkRunner`](crate::link::LinkRunner); nothing here knows packets, connections or endpoints.
 
 pub mod addresses;
+mod backoff;
 pub mod connect;
 pub(crate) mod identifiers;
 #[cfg(test)]
-mod lanes;
+mod lanes_tests;
 pub mod machine;
 pub mod metadata;
-mod pace;
 pub mod renewal;
 pub mod set;
 #[cfg(test)]

@@ -8,8 +8,8 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
+use super::backoff::LONGEST_BURST;
 use super::machine::{Machine, Step};
-use super::pace::LONGEST_BURST;
 use super::streams::{Decision, StreamId, Told};
 use super::*;
 

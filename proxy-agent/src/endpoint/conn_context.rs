@@ -139,8 +139,8 @@ pub struct ConnContext<G> {
     /// The endpoint's end of file was read.
     eof: bool,
     lingering: Option<Linger>,
-    /// The reason of the end, once it is known; logged on drop.
-    reason: Option<String>,
+    /// How it ended, once that is known; logged on drop.
+    close_reason: Option<CloseReason>,
     _open: G,
 }
 
@@ -167,7 +167,7 @@ impl<G> ConnContext<G> {
             hold: None,
             eof: false,
             lingering: None,
-            reason: None,
+            close_reason: None,
             _open: open,
         }
     }
@@ -234,14 +234,14 @@ impl<G: Send + Unpin> LocalIo for ConnContext<G> {
     ) -> Poll<()> {
         match close_reason {
             CloseReason::Broken(_) => {
-                self.reason.get_or_insert_with(|| close_reason.to_string());
+                self.close_reason.get_or_insert_with(|| close_reason.clone());
                 // An error means that there is no connection left to reset.
                 self.stream.set_zero_linger().ok();
                 Poll::Ready(())
             }
             CloseReason::Flushed => {
-                if self.reason.is_none() {
-                    self.reason = Some(close_reason.to_string());
+                if self.close_reason.is_none() {
+                    self.close_reason = Some(close_reason.clone());
                     // An error means that there is no connection left to shut down.
                     let _ = Pin::new(&mut self.stream).poll_shutdown(cx);
                 }
@@ -257,6 +257,8 @@ impl<G: Send + Unpin> LocalIo for ConnContext<G> {
 
 impl<G> Drop for ConnContext<G> {
     fn drop(&mut self) {
+        let reason = self.close_reason.take().unwrap_or(CloseReason::Broken(Cause::LinkLost));
+        let text = reason.to_string();
         tracing::debug!(
             target: "v4",
             dialID = self.info.dial_id,
@@ -267,13 +269,13 @@ impl<G> Drop for ConnContext<G> {
             seconds = self.began.elapsed().as_secs_f64(),
             received = self.received,
             sent = self.sent,
-            reason = %Peer(self.reason.as_deref().unwrap_or("the stream to the server was lost")),
+            reason = %Peer(&text),
             "close connection"
         );
-        let (end, error) = match self.reason.as_deref() {
-            Some("closed") => ("closed", ""),
-            Some(error) => ("error", error),
-            None => ("stream_lost", ""),
+        let (end, error) = match &reason {
+            CloseReason::Flushed => ("closed", ""),
+            CloseReason::Broken(Cause::LinkLost) => ("stream_lost", ""),
+            CloseReason::Broken(_) => ("error", text.as_str()),
         };
         let open = Some((self.peer, self.began.elapsed()));
         self.info.record(open, (self.sent, self.received), end, error);

@@ -107,7 +107,7 @@ pub(crate) fn uplink() -> Vec<Entry<Config>> {
                 &["--keepalive-time=1"],
                 "invalid argument \"1\" for \"--keepalive-time\" flag: the unit is",
             ),
-        flag("keepalive-timeout", |c| format!("{:?}", c.keepalive.timeout))
+        flag("keepalive-timeout", |c| format!("{:?}", c.keepalive.half_open_timeout))
             .default("20s")
             .accepts_but_go_rejects(&["--keepalive-timeout=5s"], "5s")
             .accepts_but_go_rejects(&["--keepalive-timeout=0"], "20s")

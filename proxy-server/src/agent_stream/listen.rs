@@ -39,7 +39,7 @@ impl AgentListener {
         tracing::info!(target: "v0", port = "agent", address = name, "Listening");
         let Self { listener, handshakes, tls, service } = self;
         let mut settings = ServerSettings::for_agents();
-        let KeepaliveFlags { timeout, .. } = service.keepalive;
+        let KeepaliveFlags { half_open_timeout: timeout, .. } = service.keepalive;
         // The pings before a stream is accepted.
         settings.keepalive = Keepalive { timeout, ..service.keepalive.to_agent() };
         let (settings, descriptors) = (Arc::new(settings), descriptor_limit());

@@ -75,7 +75,7 @@ fn config(given: Given, inherited_id: Option<OsString>) -> Result<Config, FlagEr
         agent_listener,
         keepalive: KeepaliveFlags {
             time: agents.keepalive_time,
-            timeout: agents.keepalive_timeout,
+            half_open_timeout: agents.keepalive_timeout,
             unresponsive_timeout: agents.unresponsive_timeout,
         },
         token_auth,

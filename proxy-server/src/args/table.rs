@@ -230,9 +230,9 @@ flags::flags! {
             kubeconfig_qps: f32 = "0" [go = (28, "KubeconfigQPS set to %f.")],
             /// Limit of requests to the Kubernetes API in one burst above --kubeconfig-qps. 0 or less: 10.
             kubeconfig_burst: i64 = "0" [go = (29, "KubeconfigBurst set to %d.")],
-            /// Media type of requests to the Kubernetes API. The value has no effect: requests are JSON.
+            /// Media type of requests to the Kubernetes API.
             kube_api_content_type: String = "application/vnd.kubernetes.protobuf"
-                [go = (30, "APIContentType set to %v.")],
+                [go = (30, "APIContentType set to %v.")] [no_effect = "requests are JSON"],
         }
     }
 }

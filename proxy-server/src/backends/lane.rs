@@ -90,7 +90,7 @@ mod tests {
     fn picks(manager: &BackendManager<u64>) -> BTreeMap<u64, usize> {
         let (mut rng, mut picks) = (StdRng::seed_from_u64(7), BTreeMap::new());
         for _ in 0..1_000 {
-            let healths = &[Health::Ready, Health::Leaving];
+            let healths = &[Health::Ready, Health::Fallback];
             let choice = manager.choose_of("n", (healths, None), &[], &mut rng).expect("an agent");
             *picks.entry(choice.handle).or_default() += 1;
         }

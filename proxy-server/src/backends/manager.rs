@@ -77,12 +77,12 @@ pub(crate) struct AgentDescription<L> {
     /// Pings are unanswered.
     pub(crate) silent: bool,
     /// Pings or packets are unanswered.
-    pub(crate) stuck: bool,
+    pub(crate) unresponsive: bool,
     pub(crate) handles: Vec<L>,
 }
 
 impl<L: Clone> BackendManager<L> {
-    /// The same with the default selection, and without a zone.
+    /// With the default selection, and without a zone.
     #[cfg(test)]
     pub fn new(strategies: &[Strategy], metrics: RouteMetrics) -> Self {
         Self::with_selection(strategies, Selection::default(), None, metrics)
@@ -187,13 +187,13 @@ impl<L: Clone> BackendManager<L> {
             stats: agent.stats.clone(),
             draining: links.iter().all(|link| link.draining),
             silent: links.iter().all(|link| link.silent),
-            stuck: links.iter().all(|link| link.is_unresponsive()),
+            unresponsive: links.iter().all(|link| link.is_unresponsive()),
             handles: links.iter().map(|link| link.backend.handle.clone()).collect(),
         })
     }
 
     /// The number of agents without a ready stream.
-    pub(crate) fn leaving_agents(&self) -> usize {
+    pub(crate) fn agents_not_ready(&self) -> usize {
         self.agents().iter().filter(|agent| !agent.ready).count()
     }
 
@@ -301,7 +301,7 @@ impl<L> Link<L> {
     fn health(&self) -> Health {
         match (self.is_unresponsive(), self.draining || self.ejected) {
             (true, _) => Health::Unresponsive,
-            (false, true) => Health::Leaving,
+            (false, true) => Health::Fallback,
             (false, false) => Health::Ready,
         }
     }

@@ -5,7 +5,7 @@
 //!
 //! # How an agent is chosen
 //! 1. Streams with an unanswered ping or probe are **unresponsive**. Of the others those that drain (DRAIN was received) or whose
-//!    agent is ejected ([`outlier`]) are **leaving**, all others **ready**. Excluded streams are skipped.
+//!    agent is ejected ([`outlier`]) are a **fallback**, all others **ready**. Excluded streams are skipped.
 //! 2. The strategies are asked in the order of the flag for a ready stream; the first one that has a stream decides:
 //!    - `default`: every agent id suits; of an agent the first registered ready stream counts.
 //!    - `destHost`: a stream suits if an `ipv4`, `ipv6` or `host` identifier equals the target's host byte by byte
@@ -16,7 +16,7 @@
 //! 4. Of several suitable ones two random ones are compared ([`load`]) and the less loaded one is taken; if they are alike, the
 //!    first one. With `--agent-selection=random` a random one is taken, for `destHost` the first registered one.
 //! 5. Of the lanes of the found agent process [`mux::choose_lane`] chooses one. For all other steps lanes are one agent.
-//! 6. Only if no strategy has a ready stream, the strategies are asked again for a leaving stream, then for an unresponsive one.
+//! 6. Only if no strategy has a ready stream, the strategies are asked again for a fallback, then for an unresponsive one.
 //!
 //! Two intended differences from Go. In Go a draining match of one strategy wins over a healthy agent of the next, so that an
 //! unresponsive agent or one that asked for no new dials gets them although another agent could serve them; here draining

@@ -85,7 +85,7 @@ impl Stream {
     fn health(&self) -> Health {
         match self.leaving {
             (false, false) => Health::Ready,
-            (true, false) => Health::Leaving,
+            (true, false) => Health::Fallback,
             (_, true) => Health::Unresponsive,
         }
     }

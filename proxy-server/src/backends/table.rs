@@ -20,14 +20,14 @@ pub(super) enum Health {
     /// New dials may use the stream.
     Ready,
     /// New dials use the stream only if no other is ready: it drains, or its agent is ejected.
-    Leaving,
+    Fallback,
     /// New dials use the stream only if no other answers: a ping or probe is unanswered.
     Unresponsive,
 }
 
 impl Health {
     /// The best first.
-    pub(super) const ALL: [Self; 3] = [Health::Ready, Health::Leaving, Health::Unresponsive];
+    pub(super) const ALL: [Self; 3] = [Health::Ready, Health::Fallback, Health::Unresponsive];
 }
 
 /// The streams under one key, in the order of registration.
@@ -204,11 +204,11 @@ mod tests {
         let two = Identifiers::parse("host=n&cidr=11.0.0.0/8&cidr=10.0.0.0/8").unwrap();
         let agent = "a".into();
         table.set(&agent, &one, LinkId(1), Some(Health::Ready));
-        table.set(&agent, &two, LinkId(2), Some(Health::Leaving));
+        table.set(&agent, &two, LinkId(2), Some(Health::Fallback));
         assert_eq!((table.len(), table.counts), (4, [3, 3, 0]));
         let suitable = |host, health| table.suitable(host, health);
-        assert_eq!((suitable("n", Health::Ready), suitable("n", Health::Leaving)), (1, 1));
-        assert_eq!((suitable("11.1.1.1", Health::Ready), suitable("11.1.1.1", Health::Leaving)), (0, 1));
+        assert_eq!((suitable("n", Health::Ready), suitable("n", Health::Fallback)), (1, 1));
+        assert_eq!((suitable("11.1.1.1", Health::Ready), suitable("11.1.1.1", Health::Fallback)), (0, 1));
         assert_eq!((suitable("12.1.1.1", Health::Ready), suitable("", Health::Ready)), (0, 0));
         table.set(&agent, &one, LinkId(1), None);
         assert_eq!(table.len(), 3);

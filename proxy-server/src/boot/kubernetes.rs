@@ -19,8 +19,7 @@ pub(super) fn client(config: &Config) -> Result<Option<Client>> {
         api = %api,
         qps = config.kube.kubeconfig_qps,
         burst = config.kube.kubeconfig_burst,
-        asked_for = config.kube.kube_api_content_type,
-        "Requests to the Kubernetes API are JSON"
+        "Kubernetes API"
     );
     Ok(Some(Client::new(api, "proxy-server", config.kube.kubeconfig_qps, config.kube.kubeconfig_burst)))
 }

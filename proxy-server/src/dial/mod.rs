@@ -1,10 +1,10 @@
-//! Turns a target into an open connection: chooses an agent, dials through it, and fails over once.
+//! Turns a target into an open connection: chooses an agent, dials through it, and moves to other agents within the deadline.
 //!
 //! The [`Dialer`] asks the [`BackendManager`] for an agent stream, waits for room in the limits, sends the dial and keeps its
 //! one deadline. Both frontends dial through it, and render its failures by [`DialFailure`]. It never touches payload, and
 //! keeps no state about a connection.
 
-pub mod reason;
+pub mod failure;
 
 mod stages;
 mod target;
@@ -22,7 +22,7 @@ use serve::statusz::Journal;
 use serve::traces::{Kind, Tracer};
 use tokio::time::{Instant, timeout_at};
 
-pub use self::reason::{DialFailure, FailureReason};
+pub use self::failure::{DialFailure, FailureReason};
 pub use self::stages::DialStages;
 pub use self::target::Target;
 use crate::agent_stream::{LinkHandle, OpenConnection};
@@ -69,7 +69,7 @@ serve::label! {
     pub enum Attempt in "outcome" {
         /// The connection is open.
         Opened => "opened",
-        /// The endpoint refused.
+        /// The agent answered with an error: the endpoint refused, or a policy of the agent denies the target.
         Refused => "refused",
         /// The agent failed for a reason that may be its own: no route, no such name, no answer, no descriptor.
         AgentFailed => "agent_failed",

@@ -23,7 +23,7 @@ use crate::metrics::{ClosedReason, EstablishedGuard, Metrics};
 
 /// The names of a connection in the log.
 #[derive(Debug)]
-pub struct Identity {
+pub struct ConnInfo {
     /// Number of the connection over all frontends of this process, from 1.
     pub id: u64,
     /// `grpc` or `http-connect`; with several frontends as `--frontend` names it.
@@ -69,7 +69,7 @@ struct Record<'a> {
     trace_id: Option<String>,
 }
 
-impl Identity {
+impl ConnInfo {
     /// The names of a request that has just arrived, before its dial.
     pub(super) fn new(
         id: u64,
@@ -79,7 +79,7 @@ impl Identity {
         (records, metrics): (Records, Metrics),
     ) -> Self {
         let stages = DialStages::default();
-        Identity { id, frontend, peer, target, connect_id: 0, stages, records, metrics }
+        ConnInfo { id, frontend, peer, target, connect_id: 0, stages, records, metrics }
     }
 
     /// The agent that carries the connection, empty before the choice of one.
@@ -132,7 +132,7 @@ impl Identity {
 
 /// See the module.
 pub struct ConnectionLog {
-    identity: Identity,
+    identity: ConnInfo,
     since: Instant,
     /// The time from the request to this moment.
     connect: Duration,
@@ -157,7 +157,7 @@ impl ConnectionLog {
     /// Counts the dial, starts the record, and logs that the connection is established. `live`, the slot and `lifetime` are released
     /// with it.
     pub(super) fn open(
-        identity: Identity,
+        identity: ConnInfo,
         live: OpenGuard,
         (slot, on_lane): (Slot, LaneGuard),
         lifetime: TaskTrackerToken,
@@ -243,7 +243,7 @@ impl ConnectionLog {
 
     /// Records that an HTTP CONNECT client could not be told of its connection.
     pub fn answer_failed(&mut self, error: &io::Error) {
-        let Identity { target, peer, id, .. } = &self.identity;
+        let ConnInfo { target, peer, id, .. } = &self.identity;
         tracing::error!(
             err = %error, host = %Peer(&target.address), agentID = %self.identity.agent(), connection = id, %peer,
             "failed to send 200 connection established"

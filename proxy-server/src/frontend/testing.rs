@@ -21,7 +21,7 @@ use tokio_util::io::poll_read_buf;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::connection_log::{ConnectionLog, Identity};
+use super::connection_log::{ConnInfo, ConnectionLog};
 use super::{Frontend, OpenGuard};
 use crate::agent_stream::testing::{Command, DialReply};
 use crate::agent_stream::{LinkHandle, OpenConnection};
@@ -59,7 +59,7 @@ pub(super) fn connection_log(readings: &Readings) -> ConnectionLog {
     let metrics = readings.metrics.clone();
     let target = Target::new("tcp", "node:1");
     let own = (Records::default(), metrics.clone());
-    let identity = Identity::new(1, "http-connect", "test".into(), target, own);
+    let identity = ConnInfo::new(1, "http-connect", "test".into(), target, own);
     let live =
         OpenGuard { _by_protocol: metrics.http_connections.enter(), _by_frontend: None, _permit: None };
     let slot = Budget::new(1, 1).connection(&Budget::new(1, 1)).expect("room for one");

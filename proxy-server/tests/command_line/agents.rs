@@ -52,7 +52,7 @@ pub(crate) fn agents() -> Vec<Entry<Config>> {
                 &["--keepalive-time="],
                 "invalid argument \"\" for \"--keepalive-time\" flag: it must be",
             ),
-        flag("keepalive-timeout", |c| format!("{:?}", c.keepalive.timeout))
+        flag("keepalive-timeout", |c| format!("{:?}", c.keepalive.half_open_timeout))
             .default("20s")
             .accepts_but_go_rejects(&["--keepalive-timeout=5s"], "5s")
             .accepts_but_go_rejects(&["--keepalive-timeout=0"], "20s")

@@ -718,7 +718,7 @@ async fn supersede_alone_sends_no_ping() {
 fn flags_set_the_keepalive_by_the_kind_of_peer() {
     let flags = |time| KeepaliveFlags {
         time: Duration::from_secs(time),
-        timeout: Duration::from_secs(20),
+        half_open_timeout: Duration::from_secs(20),
         unresponsive_timeout: Duration::from_secs(300),
     };
     let intervals = |time| {

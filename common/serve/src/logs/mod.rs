@@ -158,7 +158,8 @@ pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
 /// The format of the process's log, once it has started.
 static FORMAT: OnceLock<Format> = OnceLock::new();
 
-/// Writes the last line of a process that gives up to standard error, with or without a log.
+/// Writes a line to standard error, with or without a log: the last one of a process that gives up, or that of a log file that
+/// cannot be written.
 pub fn fatal(message: &str) {
     write_fatal(FORMAT.get().copied().unwrap_or(Format::Text), message);
 }

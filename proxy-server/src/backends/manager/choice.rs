@@ -33,7 +33,8 @@ impl<L: Clone> BackendManager<L> {
         others.or_else(|| self.choose(host, &[tried]))
     }
 
-    /// The same, but only a ready stream of this strategy: agents of another one may reach another host by the same address.
+    /// As [`BackendManager::choose`], but only a ready stream of this strategy: agents of another one may reach another host by
+    /// the same address.
     pub fn choose_ready(&self, host: &str, strategy: Strategy, exclude: &[LinkId]) -> Option<Choice<L>> {
         self.choose_of(host, (&[Health::Ready], Some(strategy)), exclude, &mut rand::rng())
     }
@@ -60,8 +61,8 @@ impl<L: Clone> BackendManager<L> {
                 let suit = if suitable == 1 { "suits and is" } else { "suit and are" };
                 let health = match health {
                     Health::Ready => "ready",
-                    Health::Leaving => "left, none is ready",
-                    Health::Unresponsive => "left, none answers",
+                    Health::Fallback => "not ready, they drain or are ejected",
+                    Health::Unresponsive => "unresponsive",
                 };
                 let choice = match (suitable, self.shared.selection) {
                     (1, _) => "",
@@ -76,7 +77,7 @@ impl<L: Clone> BackendManager<L> {
         format!("none of {agents} suits the strategies {}", strategies.join(", "))
     }
 
-    /// The same among streams of these healths, in this order, and of one strategy or all.
+    /// As [`BackendManager::choose`], among streams of these healths, in this order, and of one strategy or all.
     pub(in crate::backends) fn choose_of(
         &self,
         host: &str,
@@ -129,7 +130,7 @@ impl<L: Clone> BackendManager<L> {
         }
     }
 
-    /// Waits until this stream does not answer pings and another stream for the target's host does, ready or leaving.
+    /// Waits until this stream is unresponsive and another one for the target's host is not.
     pub async fn until_another_is_better(&self, link: LinkId, host: &str) {
         self.until_unresponsive(link).await;
         let mut changed = pin!(self.shared.changed.notified());
@@ -169,7 +170,7 @@ impl<L: Clone> BackendManager<L> {
         let state = self.shared.state.read();
         let answers = |table: &Table| {
             let find = |health| table.find(host, health, &[link], None, &mut rand::rng());
-            find(Health::Ready).or_else(|| find(Health::Leaving)).is_some()
+            find(Health::Ready).or_else(|| find(Health::Fallback)).is_some()
         };
         state.links.get(&link).is_some_and(Link::is_unresponsive) && state.tables.iter().any(answers)
     }
@@ -218,7 +219,7 @@ impl<L> Choice<L> {
         let (agent_id, strategy) = (Peer(&self.agent_id), self.strategy.name());
         match health {
             Health::Ready => tracing::debug!(agentID = %agent_id, strategy, "Pick agent as backend"),
-            Health::Leaving | Health::Unresponsive => tracing::debug!(
+            Health::Fallback | Health::Unresponsive => tracing::debug!(
                 agentID = %agent_id, strategy, "No non-draining backends available, using draining backend as fallback"
             ),
         }

@@ -37,7 +37,7 @@ impl<L: Clone> BackendManager<L> {
     fn beside(&self, id: LinkId, wanted: impl Fn(&Link<L>, bool) -> bool) -> Vec<L> {
         let state = self.shared.state.read();
         let lanes: Vec<LinkId> = state.lanes_of(id).map(|(lane, _)| lane).collect();
-        let others = state.streams_beside(id).filter(|(other, _)| *other != id);
+        let others = state.streams_of_agent(id).filter(|(other, _)| *other != id);
         let others = others.filter(|(other, link)| wanted(link, lanes.contains(other)));
         others.map(|(_, link)| link.backend.handle.clone()).collect()
     }
@@ -57,7 +57,7 @@ impl<L: Clone> State<L> {
     }
 
     /// All streams of a stream's agent id, itself included, the oldest first.
-    pub(super) fn streams_beside(&self, id: LinkId) -> impl Iterator<Item = (LinkId, &Link<L>)> {
+    pub(super) fn streams_of_agent(&self, id: LinkId) -> impl Iterator<Item = (LinkId, &Link<L>)> {
         let agent = self.links.get(&id).and_then(|link| self.agents.get(&link.backend.agent_id));
         let streams = agent.into_iter().flat_map(|agent| &agent.streams);
         streams.filter_map(|other| Some((*other, self.links.get(other)?)))
@@ -67,6 +67,6 @@ impl<L: Clone> State<L> {
     pub(super) fn lanes_of(&self, id: LinkId) -> impl Iterator<Item = (LinkId, &Link<L>)> {
         let this = self.links.get(&id);
         let is_lane = move |other: &Link<L>| this.is_some_and(|this| this.backend.is_lane_of(&other.backend));
-        self.streams_beside(id).filter(move |(other, link)| *other == id || is_lane(link))
+        self.streams_of_agent(id).filter(move |(other, link)| *other == id || is_lane(link))
     }
 }

@@ -34,7 +34,7 @@ use tokio_util::sync::CancellationToken;
 use self::head::{Head, HeadError, HeadParser};
 use self::local_io::SocketIo;
 use self::socket::{LINGER, Socket};
-use super::connection_log::{ConnectionLog, Identity};
+use super::connection_log::{ConnInfo, ConnectionLog};
 use super::{DISCARD_LIMIT, Frontend, Protocol, next_id};
 use crate::dial::{DialFailure, Dialed, Target};
 use crate::metrics::FrontendName;
@@ -116,7 +116,7 @@ impl Frontend {
         );
         let frontend = self.shown(Protocol::HttpConnect);
         let own = (self.records.clone(), self.metrics.clone());
-        let mut identity = Identity::new(id, frontend, peer, target, own);
+        let mut identity = ConnInfo::new(id, frontend, peer, target, own);
         let dial_id = identity.target.dial_id;
         // Not biased: if both are ready, either result is correct.
         let outcome = tokio::select! {

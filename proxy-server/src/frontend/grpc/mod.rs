@@ -24,7 +24,7 @@ use tokio::time::timeout;
 use self::local_io::GrpcIo;
 use self::machine::Order;
 use self::stream::Stream;
-use super::connection_log::{ConnectionLog, Identity};
+use super::connection_log::{ConnInfo, ConnectionLog};
 use super::{DISCARD_LIMIT, Frontend, Protocol, next_id};
 use crate::dial::{DialFailure, Dialed, FailureReason, Target};
 use crate::metrics::{FrontendName, ServiceMethod};
@@ -57,7 +57,7 @@ impl Frontend {
         );
         let shown = self.shown(Protocol::Grpc);
         let own = (self.records.clone(), self.metrics.clone());
-        let mut identity = Identity::new(id, shown, Arc::clone(&peer), target, own);
+        let mut identity = ConnInfo::new(id, shown, Arc::clone(&peer), target, own);
         let outcome = tokio::select! {
             outcome = self.dialer.dial(&identity.target, &mut identity.stages) => outcome,
             // Before its DIAL_RSP the machine gives only one order: to cancel.

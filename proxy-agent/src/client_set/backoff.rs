@@ -56,7 +56,7 @@ const LOOK: Duration = Duration::from_secs(600);
 
 /// The pauses. Times are since the set's start.
 #[derive(Debug)]
-pub(super) struct Pace<J> {
+pub(super) struct Backoff<J> {
     /// `--sync-interval`.
     interval: Duration,
     /// `--sync-interval-cap`.
@@ -73,7 +73,7 @@ pub(super) struct Pace<J> {
     earned: Duration,
 }
 
-impl<J: FnMut() -> f64> Pace<J> {
+impl<J: FnMut() -> f64> Backoff<J> {
     pub(super) fn new(interval: Duration, cap: Duration, jitter: J) -> Self {
         let (duplicates, burst, fruitless, earned) = (0, 0, 0, Duration::ZERO);
         Self { interval, cap: cap.max(interval), jitter, duplicates, burst, fruitless, earned }
