@@ -36,8 +36,11 @@ pub(super) const EVIDENT_AFTER: Duration = Duration::from_secs(1);
 /// The time between the pings of a measurement: a busy machine delays those of one moment alike.
 const SAMPLE_EVERY: Duration = Duration::from_millis(100);
 
-/// How often a ping checks whether the RTT rose, and the lowest RTT that counts as risen: a busy machine rarely takes as long.
+/// How often a ping checks whether the RTT rose; after drains that measured nothing, up to the second time.
 const CHECK_EVERY: Duration = Duration::from_secs(30);
+const CHECK_RARELY: Duration = Duration::from_secs(960);
+
+/// The lowest RTT that counts as risen: a busy machine rarely takes as long.
 const RISEN: Duration = Duration::from_millis(8);
 
 /// When idle peers are pinged, and how long they may take.
@@ -153,8 +156,9 @@ struct Measurement {
     left: u8,
     next: Instant,
     lowest: Duration,
-    /// When a ping checks whether the RTT rose.
+    /// When a ping checks whether the RTT rose, and the time between such checks.
     check: Instant,
+    check_every: Duration,
 }
 
 impl KeepaliveHandle {
@@ -208,7 +212,7 @@ impl KeepaliveHandle {
     pub fn measure(&self, pings: u8, lanes: Option<u64>) {
         let (next, lowest) = (Instant::now(), Duration::MAX);
         let check = next + lanes.map_or(CHECK_EVERY, |lanes| until_check(next, lanes));
-        let measurement = Measurement { pings, left: pings, next, lowest, check };
+        let measurement = Measurement { pings, left: pings, next, lowest, check, check_every: CHECK_EVERY };
         self.tell(|state| state.measurement = Some(measurement));
     }
 
@@ -235,6 +239,9 @@ impl KeepaliveHandle {
         let by_kernels = if measuring && needs_wide_window(took) { between_kernels() } else { None };
         let mut state = self.state.lock();
         let Some(measurement) = &mut state.measurement else { return false };
+        if !rose {
+            measurement.check_every = CHECK_EVERY;
+        }
         measurement.lowest = measurement.lowest.min(took);
         let lowest = measurement.lowest;
         if !needs_wide_window(lowest) || by_kernels.is_some_and(|rtt| rtt >= lowest / 2) {
@@ -246,12 +253,20 @@ impl KeepaliveHandle {
         rose
     }
 
-    /// Sets a higher RTT.
-    pub(super) fn rose(&self, rtt: Duration) {
+    /// The path was drained to its time limit, and its RTT is `rtt`. `None`: what was under way did not let it be measured, so
+    /// the next drain comes later.
+    pub(super) fn drained(&self, rtt: Option<Duration>) {
         let mut state = self.state.lock();
-        if let Some(measurement) = &mut state.measurement {
-            measurement.lowest = rtt;
-            state.rtt = Some(rtt);
+        let Some(measurement) = &mut state.measurement else { return };
+        match rtt {
+            Some(rtt) => {
+                measurement.lowest = rtt;
+                state.rtt = Some(rtt);
+            }
+            None => {
+                measurement.check += measurement.check_every;
+                measurement.check_every = (measurement.check_every * 2).min(CHECK_RARELY);
+            }
         }
     }
 
@@ -287,7 +302,7 @@ impl KeepaliveHandle {
             }
             Some(measurement) if measurement.pings > 1 => {
                 while now >= measurement.check {
-                    measurement.check += CHECK_EVERY;
+                    measurement.check += measurement.check_every;
                     check = true;
                 }
                 next_sample = Some(measurement.check);

@@ -151,8 +151,8 @@ impl Pinger {
                 self.answered(now, now - ping_sent, moved);
             }
         }
-        if let Some(Drain { quiet: (2.., lowest), .. }) = self.drain.take_if(|drain| now >= drain.until) {
-            self.keepalive.rose(lowest);
+        if let Some(Drain { quiet: (pings, lowest), .. }) = self.drain.take_if(|drain| now >= drain.until) {
+            self.keepalive.drained((pings >= 2).then_some(lowest));
         }
         let Requests { keepalive, mut probe, check, next_sample, superseded, lost_by_peer } =
             self.keepalive.look(cx, now, self.ping_sent.is_some());

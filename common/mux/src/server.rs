@@ -19,7 +19,8 @@ const PROBE_ANSWER: Duration = Duration::from_millis(2_500);
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Server {
     last_dial: i64,
-    /// Canceled dials that the agent has not answered. Each may have one answer.
+    /// Canceled dials that the agent has not answered: as many answers may come late. Native agents answer only those that DIAL_CLS
+    /// reached too late.
     canceled: usize,
     drain_reported: bool,
     /// The probe that waits for its answer.

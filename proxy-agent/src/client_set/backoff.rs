@@ -43,6 +43,9 @@ const FEW: f64 = 4.0;
 const BURST: usize = 3;
 pub(super) const LONGEST_BURST: usize = 15;
 
+/// Attempts of a burst that only seek further lanes: other agents may still seek their first streams. The rest are an interval apart.
+const LANE_BURST: usize = 8;
+
 /// Servers that are believed to be missing: a count may be wrong, and nothing limits it.
 pub(super) const MOST_MISSING: usize = 16;
 
@@ -92,6 +95,11 @@ impl<J: FnMut() -> f64> Backoff<J> {
             true => known,
             false => BURST.saturating_mul(missing).min(LONGEST_BURST).saturating_mul(known),
         };
+    }
+
+    /// Only further lanes are missing.
+    pub(super) fn only_lanes(&mut self) {
+        self.burst = self.burst.min(LANE_BURST);
     }
 
     /// An attempt starts.

@@ -226,7 +226,11 @@ impl<J: FnMut() -> f64> Machine<J> {
         if self.server_count() > before {
             self.news(false);
         }
-        let (known, wanted) = (self.believed(), matches!(self.demand(), Demand::Missing | Demand::Lane));
+        let (known, demand_now) = (self.believed(), self.demand());
+        let wanted = matches!(demand_now, Demand::Missing | Demand::Lane);
+        if demand_now == Demand::Lane {
+            self.backoff.only_lanes();
+        }
         let servers = (known - self.missing().min(known), known);
         let pause = match known_server {
             true => self.backoff.after_duplicate(now, servers, wanted),

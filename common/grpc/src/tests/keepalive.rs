@@ -575,6 +575,37 @@ async fn window_is_returned_after_a_drain_without_an_answer() {
     }
 }
 
+/// The RTT is too high for a drain: what is under way arrives until its end.
+#[tokio::test(start_paused = true)]
+async fn path_that_cannot_be_measured_is_drained_ever_less_often() {
+    let OverPath { path, mut client, mut server, began, .. } = OverPath::new().await;
+    path.one_way_ms.store(250, Ordering::Relaxed);
+    let sent = AtomicU64::new(0);
+    let load = async {
+        let send = async {
+            loop {
+                let room = ready(&mut client.stream).await.unwrap().min(60_000);
+                client.stream.send(data(vec![1; room])).unwrap();
+                sent.fetch_add(room as u64, Ordering::Relaxed);
+            }
+        };
+        tokio::join!(send, receive_all(&mut server))
+    };
+    let watch = async {
+        let (mut before, mut still) = (0, 0);
+        for second in 10..610 {
+            sleep_until(began + Duration::from_secs(second)).await;
+            let now = sent.load(Ordering::Relaxed);
+            still += u32::from(std::mem::replace(&mut before, now) == now);
+        }
+        still
+    };
+    tokio::select! {
+        still = soon(watch) => assert!((1..=5).contains(&still), "{still} seconds of 600"),
+        _ = load => panic!("the load ended"),
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn stream_that_ends_during_a_drain_is_reported() {
     let OverPath { path, mut client, mut server, began, .. } = OverPath::new().await;
