@@ -93,7 +93,8 @@ async fn status_tells_the_health_and_lists() -> Result<()> {
 #[tokio::test]
 async fn konnectivity_check_has_the_commands_of_its_image() -> Result<()> {
     let pair = Setup::grpc().start().await?;
-    let target = Endpoint::echo().await?.target();
+    let echo = Endpoint::echo().await?;
+    let target = echo.target();
     for (program, at, words, expected) in [
         (Program::Server, pair.server().admin, &["status"][..], "proxy-server server-0 ("),
         (Program::Agent, pair.agent().admin, &["status"], "proxy-agent agent-0 ("),
