@@ -43,7 +43,8 @@ const FEW: f64 = 4.0;
 const BURST: usize = 3;
 pub(super) const LONGEST_BURST: usize = 15;
 
-/// Attempts of a burst that only seek further lanes: other agents may still seek their first streams. The rest are an interval apart.
+/// Attempts of a burst that only seek further lanes, because other agents may still seek their first streams. The rest are
+/// `--sync-interval-cap` apart.
 const LANE_BURST: usize = 8;
 
 /// Servers that are believed to be missing: a count may be wrong, and nothing limits it.
@@ -97,9 +98,10 @@ impl<J: FnMut() -> f64> Backoff<J> {
         };
     }
 
-    /// Only further lanes are missing.
-    pub(super) fn only_lanes(&mut self) {
+    /// The pause, instead of `pause`, if only further lanes are missing.
+    pub(super) fn for_lanes(&mut self, pause: Duration) -> Duration {
         self.burst = self.burst.min(LANE_BURST);
+        if self.burst == 0 { self.grown(u32::MAX) } else { pause }
     }
 
     /// An attempt starts.

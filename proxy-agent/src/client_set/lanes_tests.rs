@@ -202,6 +202,26 @@ fn lost_lane_is_back_within_two_seconds() {
     }
 }
 
+/// Other agents behind the same balancer may still seek their first streams.
+#[test]
+fn lanes_are_sought_slowly_once_every_server_has_a_stream() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, Way::Balancer, 20, 2, 2);
+        for server in 0..20 {
+            while world.open.contains_key(&server.to_string()) {
+                world.lose(server);
+            }
+        }
+        while world.open.len() < 20 {
+            world.run(SECOND / 50);
+        }
+        let attempts = world.run(SECOND * 5);
+        assert!((1..=9).contains(&attempts) || world.is_at_rest(), "seed {seed}: {attempts}");
+        world.run(SECOND * 2_000);
+        assert!(world.lanes().iter().all(|lanes| *lanes == 2), "seed {seed}: {:?}", world.lanes());
+    }
+}
+
 #[test]
 fn lost_server_comes_before_its_lanes() {
     let mut world = World::new(3, Way::Addresses, 2, 2, 4);
