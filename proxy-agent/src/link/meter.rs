@@ -3,7 +3,7 @@
 use driver::{SharedTraffic, Traffic};
 use grpc::WireError;
 use mux::{Cause, Dropped, PacketKind};
-use serve::metrics::{Held, PacketMeter};
+use serve::metrics::PacketMeter;
 
 use crate::metrics::{Direction, Metrics};
 
@@ -12,7 +12,7 @@ pub(crate) struct LinkMeter {
     metrics: Metrics,
     from_server: PacketMeter,
     to_server: PacketMeter,
-    queued: Held,
+    queued: usize,
     traffic: SharedTraffic,
 }
 
@@ -22,9 +22,15 @@ impl LinkMeter {
             metrics: metrics.clone(),
             from_server: metrics.packets(Direction::FromServer),
             to_server: metrics.packets(Direction::ToServer),
-            queued: metrics.queued_bytes.hold(),
+            queued: 0,
             traffic,
         }
+    }
+}
+
+impl Drop for LinkMeter {
+    fn drop(&mut self) {
+        driver::Meter::queued(self, 0);
     }
 }
 
@@ -46,7 +52,10 @@ impl driver::Meter for LinkMeter {
     }
 
     fn queued(&mut self, charged: usize) {
-        self.queued.set(charged);
+        let before = std::mem::replace(&mut self.queued, charged);
+        if charged != before {
+            self.metrics.queued_bytes.inc_by(charged as i64 - before as i64);
+        }
     }
 
     fn carries(&mut self, traffic: Traffic) {

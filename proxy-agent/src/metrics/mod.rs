@@ -14,7 +14,7 @@ use std::sync::Arc;
 use grpc::Code;
 use mux::PacketKind;
 use serve::metrics::{
-    ApiCalls, Certificates, CountBy, Counter, Gauge, Histogram, Holdings, Lazy, Live, Losses, PacketMeter,
+    ApiCalls, Certificates, CountBy, Counter, Gauge, Histogram, Lazy, Live, Losses, PacketMeter,
     PayloadBytes, Registry, Segment, StreamErrors, StreamPackets, Unanswered, register_build_info,
 };
 use serve::statusz::Journal;
@@ -121,7 +121,7 @@ serve::families! {
         /// `dropped_packets_total` and `connection_resets_total` (ours).
         pub losses: Losses;
         /// Ours. In charged bytes.
-        pub queued_bytes: Holdings = "queued_bytes", "Bytes queued for endpoints";
+        pub queued_bytes: Gauge = "queued_bytes", "Bytes queued for endpoints";
         /// Ours.
         pub queued_bytes_limit: Gauge = "queued_bytes_limit", "Limit of all queued bytes";
         /// `certificate_*` and `legacy_certificates_total` (ours).

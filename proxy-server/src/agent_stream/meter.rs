@@ -6,7 +6,7 @@ use driver::{SharedTraffic, Traffic};
 use grpc::WireError;
 use mux::{Cause, Dropped, PacketKind};
 use serve::logs::{LogLimit, Peer};
-use serve::metrics::{Held, LiveGuard, PacketMeter, Segment};
+use serve::metrics::{LiveGuard, PacketMeter, Segment};
 use tokio::time::Instant;
 
 use crate::backends::{AgentStats, LaneTraffic, Registration};
@@ -19,7 +19,7 @@ pub(crate) struct LinkMeter {
     from_agent: PacketMeter,
     to_agent: PacketMeter,
     /// This stream's part of the server's queued bytes, and of the agent's waiting bytes.
-    queued: Held,
+    queued: usize,
     paused: Option<LiveGuard>,
     agent_id: Arc<str>,
     stats: AgentStats,
@@ -42,7 +42,7 @@ impl LinkMeter {
             metrics: metrics.clone(),
             from_agent: metrics.packets.meter(Segment::FromAgent),
             to_agent: metrics.packets.meter(Segment::ToAgent),
-            queued: metrics.queued_bytes.hold(),
+            queued: 0,
             paused: None,
             agent_id,
             stats: registration.stats.clone(),
@@ -85,7 +85,11 @@ impl driver::Meter for LinkMeter {
     }
 
     fn queued(&mut self, charged: usize) {
-        self.stats.waiting_changed(self.queued.set(charged), charged);
+        let before = std::mem::replace(&mut self.queued, charged);
+        if charged != before {
+            self.metrics.queued_bytes.inc_by(charged as i64 - before as i64);
+            self.stats.waiting_changed(before, charged);
+        }
     }
 
     fn carries(&mut self, traffic: Traffic) {

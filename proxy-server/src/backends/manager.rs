@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 use serve::logs::{LogLimit, Peer};
-use tokio::sync::Notify;
 use tokio::time::Instant;
 
 pub use self::ejections::{AgentView, OutlierMetrics, keep_sweeping};
@@ -32,8 +31,6 @@ pub struct BackendManager<L> {
 struct Shared<L> {
     selection: Selection,
     state: RwLock<State<L>>,
-    /// A stream was registered, or the health of one has changed.
-    changed: Notify,
     metrics: RouteMetrics,
     logs: LogLimit,
 }
@@ -58,8 +55,6 @@ struct Link<L> {
     stuck: bool,
     /// The agent is ejected.
     ejected: bool,
-    /// The health of the stream has changed.
-    turned: Arc<Notify>,
 }
 
 /// The streams of one agent id, and the state that they share.
@@ -109,8 +104,7 @@ impl<L: Clone> BackendManager<L> {
         }
         let (links, agents, departed) = (HashMap::new(), HashMap::new(), HashMap::new());
         let state = RwLock::new(State { last_id: 0, links, agents, departed, tables });
-        let (changed, logs) = (Notify::new(), LogLimit::default());
-        Self { shared: Arc::new(Shared { selection, state, changed, metrics, logs }) }
+        Self { shared: Arc::new(Shared { selection, state, metrics, logs: LogLimit::default() }) }
     }
 
     /// Adds a stream to the tables until the registration is dropped.
@@ -145,13 +139,9 @@ impl<L: Clone> BackendManager<L> {
             silent: false,
             stuck: false,
             ejected,
-            turned: Arc::default(),
         };
         self.shared.update(&mut state.tables, &link.backend, id, Some(link.health()));
         state.links.insert(id, link);
-        // The dials read the tables.
-        drop(state);
-        self.shared.changed.notify_waiters();
         Ok(Registration { manager: self.clone(), id, stats, lane })
     }
 
@@ -262,9 +252,6 @@ impl<L: Clone> BackendManager<L> {
         for table in tables {
             table.set(&link.backend.agent_id, &link.backend.identifiers, id, Some(link.health()));
         }
-        link.turned.notify_waiters();
-        drop(state);
-        self.shared.changed.notify_waiters();
     }
 
     fn unregister(&self, id: LinkId) {

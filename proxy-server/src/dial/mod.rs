@@ -20,7 +20,7 @@ use serve::logs::LogLimit;
 use serve::metrics::{CountBy, Gauge, Histogram, Lazy, LiveGuard};
 use serve::statusz::Journal;
 use serve::traces::{Kind, Tracer};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 pub use self::failure::{DialFailure, FailureReason};
 pub use self::stages::DialStages;
@@ -41,8 +41,14 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(6);
 /// kube-apiserver at once.
 const FIRST_AGENT_WITHIN: Duration = Duration::from_secs(5);
 
-/// The pause of a dial that cannot move, because the other agent is full.
-const FULL_PAUSE: Duration = Duration::from_secs(1);
+/// How long such a dial waits for a suitable stream once an agent has registered: the first stream may be lost at once.
+const NEXT_AGENT_WITHIN: Duration = Duration::from_secs(1);
+
+/// The interval at which a dial looks for its first agent.
+const BREATH: Duration = Duration::from_millis(50);
+
+/// The interval at which a dial looks for an agent that is better than the one that it waits for.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// Only in debug builds: a dial of this target panics, so that tests see what a panic ends.
 const PANICS: &str = "panic-server.invalid:1";
@@ -189,12 +195,7 @@ impl Dialer {
             let choice = self.backends.choose_agent(only).ok_or(DialFailure::NoAgent)?;
             return self.try_link(self.reserve(choice)?, target, deadline, stages).await;
         }
-        let mut first = self.backends.choose(&target.host, &[]);
-        if first.is_none() {
-            let until = deadline.min(self.started + FIRST_AGENT_WITHIN);
-            first = timeout_at(until, self.backends.first_choice(&target.host)).await.ok().flatten();
-        }
-        let first = first.ok_or(DialFailure::NoAgent)?;
+        let first = self.first_choice(&target.host, deadline).await.ok_or(DialFailure::NoAgent)?;
         let (tried, stats, strategy) = (first.link, first.flight.stats.clone(), first.strategy);
         stages.agent = Some(Arc::clone(&first.agent_id));
         let failure = match self.reserve(first) {
@@ -217,6 +218,24 @@ impl Dialer {
         let asked = stages.agent.clone().unwrap_or_default();
         let second = self.backends.choose_another(&target.host, tried, &asked).ok_or(failure)?;
         self.try_links(self.reserve(second)?, target, deadline, stages).await.1
+    }
+
+    /// Chooses a stream. In the server's first seconds, a dial that comes before the first agent waits.
+    async fn first_choice(&self, host: &str, deadline: Instant) -> Option<Choice<LinkHandle>> {
+        let mut until = deadline.min(self.started + FIRST_AGENT_WITHIN);
+        // Asked before the choice: an agent that registers in between does not end the wait.
+        let mut waits = Instant::now() < until && !self.backends.has_had_agents();
+        loop {
+            let choice = self.backends.choose(host, &[]);
+            if choice.is_some() || !waits {
+                return choice;
+            }
+            sleep_until(until.min(Instant::now() + BREATH)).await;
+            if self.backends.has_had_agents() {
+                until = until.min(Instant::now() + NEXT_AGENT_WITHIN);
+            }
+            waits = Instant::now() < until;
+        }
     }
 
     /// Takes a slot for a connection through the chosen agent.
@@ -251,16 +270,18 @@ impl Dialer {
         outcome
     }
 
-    /// Resolves with another agent that has room, once the first one does not answer pings and the other does.
+    /// Resolves with another agent that has room, once the first one does not answer pings and the other does. A full agent is no
+    /// better: the first one may still answer.
     async fn better(&self, tried: LinkId, agent_id: &str, host: &str) -> Reserved {
         loop {
-            self.backends.until_another_is_better(tried, host).await;
+            sleep(LOOK_EVERY).await;
+            if !self.backends.is_another_better(tried, host) {
+                continue;
+            }
             let second = self.backends.choose_another(host, tried, agent_id);
             if let Some(second) = second.and_then(|second| self.reserve(second).ok()) {
                 return second;
             }
-            // A full agent is no better: the first one may still answer.
-            tokio::time::sleep(FULL_PAUSE).await;
         }
     }
 

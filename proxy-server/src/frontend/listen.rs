@@ -30,7 +30,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::Frontend;
+use super::{Frontend, Protocol};
 use crate::accept;
 use crate::agent_stream::AGENT_PATH;
 use crate::auth::{AllowedNames, shown};
@@ -46,25 +46,6 @@ const READ_AHEAD: usize = 17 * 1024;
 /// How long a draining server, or one that refuses this client, keeps a new HTTP/2 connection until it sends GOAWAY. A draining
 /// server's client has found no successor, and tries again after that.
 const AGE_IN_DRAIN: Duration = Duration::from_secs(1);
-
-/// The protocol of the clients.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Protocol {
-    /// gRPC over HTTP/2.
-    Grpc,
-    /// HTTP/1.1 CONNECT.
-    HttpConnect,
-}
-
-impl Protocol {
-    /// The name in flags and logs.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Protocol::Grpc => "grpc",
-            Protocol::HttpConnect => "http-connect",
-        }
-    }
-}
 
 /// A frontend's listener: bound, not yet accepting.
 pub enum FrontendListener {

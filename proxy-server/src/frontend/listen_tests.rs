@@ -17,7 +17,8 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::listen::{FrontendListener, Protocol, serve_frontend};
+use super::Protocol;
+use super::listen::{FrontendListener, serve_frontend};
 use super::testing::{Readings, SOON, ScriptedDial, dialer, frontend};
 
 struct Bench {

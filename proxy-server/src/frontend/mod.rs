@@ -20,6 +20,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+pub use commands::probe::Protocol;
 use net::listen::{Priority, descriptor_limit};
 use serve::logs::{LogLimit, Records};
 use serve::metrics::LiveGuard;
@@ -27,7 +28,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use self::listen::{FrontendListener, Protocol, TlsPort, serve_frontend};
+pub use self::listen::{FrontendListener, TlsPort, serve_frontend};
 use crate::dial::{DialFailure, Dialer};
 use crate::metrics::{FrontendName, Metrics, Port};
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use grpc::Code;
 use mux::PacketKind;
 use serve::metrics::{
-    ApiCalls, Certificates, CountBy, Counter, Family, Gauge, Histogram, Holdings, Lazy, Live, LiveBy, Losses,
+    ApiCalls, Certificates, CountBy, Counter, Family, Gauge, Histogram, Lazy, Live, LiveBy, Losses,
     PayloadBytes, Registry, Segment, StreamErrors, StreamPackets, Unanswered, register_build_info,
 };
 use serve::statusz::Journal;
@@ -78,7 +78,7 @@ serve::families! {
         /// `dropped_packets_total` and `connection_resets_total` (ours).
         pub losses: Losses;
         /// Ours. In charged bytes.
-        pub queued_bytes: Holdings = "queued_bytes", "Bytes queued for frontends";
+        pub queued_bytes: Gauge = "queued_bytes", "Bytes queued for frontends";
         /// Ours.
         pub queued_bytes_limit: Gauge = "queued_bytes_limit", "Limit of all queued bytes";
         /// Ours. Without cached verdicts.

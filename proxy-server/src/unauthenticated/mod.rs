@@ -8,7 +8,7 @@
 mod handshakes;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -35,7 +35,7 @@ struct Shared {
     table: Mutex<Table>,
 }
 
-/// The connections that hold slots, by the peer's address, so that an eviction does not search them.
+/// The connections that hold slots, by the peer's address.
 #[derive(Debug, Default)]
 struct Table {
     /// The next age. Ages increase, so the smallest is the oldest.
@@ -43,8 +43,6 @@ struct Table {
     len: usize,
     /// Each address has at least one connection.
     addresses: HashMap<IpAddr, BTreeMap<u64, (SocketAddr, CancellationToken)>>,
-    /// The address with the most connections is the last; of several, the one with the oldest connection.
-    ranks: BTreeSet<(usize, Reverse<u64>, IpAddr)>,
 }
 
 impl ConnectionSet {
@@ -101,37 +99,27 @@ impl Table {
         let age = self.next;
         self.next += 1;
         self.len += 1;
-        self.change(network(peer.ip()), |held| held.insert(age, (peer, evicted)));
+        self.addresses.entry(network(peer.ip())).or_default().insert(age, (peer, evicted));
         age
     }
 
     fn remove(&mut self, address: IpAddr, age: u64) -> Option<(SocketAddr, CancellationToken)> {
-        let removed = self.change(address, |held| held.remove(&age));
-        self.len -= usize::from(removed.is_some());
-        removed
+        let held = self.addresses.get_mut(&address)?;
+        let removed = held.remove(&age)?;
+        self.len -= 1;
+        if held.is_empty() {
+            self.addresses.remove(&address);
+        }
+        Some(removed)
     }
 
+    /// Removes the oldest connection of the address with the most; of several, of the one with the oldest connection.
     fn evict(&mut self) -> Option<(SocketAddr, CancellationToken)> {
-        let (_, Reverse(oldest), address) = *self.ranks.last()?;
+        let oldest = |held: &BTreeMap<u64, _>| held.keys().next().copied();
+        let (address, held) =
+            self.addresses.iter().max_by_key(|(_, held)| (held.len(), Reverse(oldest(held))))?;
+        let (address, oldest) = (*address, oldest(held)?);
         self.remove(address, oldest)
-    }
-
-    fn change<T>(
-        &mut self,
-        address: IpAddr,
-        change: impl FnOnce(&mut BTreeMap<u64, (SocketAddr, CancellationToken)>) -> T,
-    ) -> T {
-        let rank = |held: &BTreeMap<u64, _>| Some((held.len(), Reverse(*held.first_key_value()?.0), address));
-        let held = self.addresses.entry(address).or_default();
-        if let Some(rank) = rank(held) {
-            self.ranks.remove(&rank);
-        }
-        let changed = change(held);
-        match rank(held) {
-            Some(rank) => _ = self.ranks.insert(rank),
-            None => _ = self.addresses.remove(&address),
-        }
-        changed
     }
 }
 
@@ -213,7 +201,7 @@ mod tests {
         assert_eq!(evicted(&[&third, &fourth]), [false, false], "a slot was given back");
         drop((first, third, fourth));
         let table = port.0.table.lock();
-        assert!(table.len == 0 && table.addresses.is_empty() && table.ranks.is_empty());
+        assert!(table.len == 0 && table.addresses.is_empty());
         drop(table);
         let scrape = scrape.scrape();
         assert!(scrape.contains("unauthenticated_connections{port=\"agent\"} 0\n"), "{scrape}");

@@ -37,7 +37,8 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    pub(super) fn name(self) -> &'static str {
+    /// The name in flags, logs and the status.
+    pub const fn name(self) -> &'static str {
         match self {
             Protocol::Grpc => "grpc",
             Protocol::HttpConnect => "http-connect",

@@ -138,7 +138,6 @@ impl LastWords {
 impl Drop for Logs {
     fn drop(&mut self) {
         self.flush(FLUSH_LIMIT);
-        self.queue.close();
     }
 }
 

@@ -26,7 +26,7 @@ pub use prometheus_client::registry::Registry;
 pub use api::{ApiCalls, LeaseCall, Unanswered};
 pub use by::{CountBy, Labels, LiveBy};
 pub use certificates::Certificates;
-pub use gauge::{Held, Holdings, Live, LiveGuard};
+pub use gauge::{Live, LiveGuard};
 pub use histogram::Histogram;
 pub use lazy::Lazy;
 pub use losses::Losses;

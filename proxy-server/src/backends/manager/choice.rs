@@ -1,13 +1,11 @@
-//! The choice of a stream for a dial, and the wait for a better one.
+//! The choice of a stream for a dial, and whether another one is better.
 
-use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use rand::Rng;
 use serve::logs::Peer;
 use status::words::count;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::{BackendManager, Link, State};
 use crate::backends::table::{Comparison, Health, Table};
@@ -15,9 +13,6 @@ use crate::backends::{Backend, Choice, LinkId, Selection, Strategy};
 
 /// Agents that a choice passes over because another dial tries them.
 const MOST_BUSY: usize = 8;
-
-/// The pause of a waiting dial after a change. After a failure of a load balancer there are thousands of changes in a second.
-const BREATH: Duration = Duration::from_millis(50);
 
 impl<L: Clone> BackendManager<L> {
     /// Chooses a stream for a target's host by the rules of [`crate::backends`]. `exclude` is short: the streams that this dial
@@ -115,58 +110,13 @@ impl<L: Clone> BackendManager<L> {
         None
     }
 
-    /// Chooses a stream, after the first registration if there was none yet; `None` if no stream is for this host.
-    pub async fn first_choice(&self, host: &str) -> Option<Choice<L>> {
-        loop {
-            let mut changed = pin!(self.shared.changed.notified());
-            // From here on no registration is missed.
-            changed.as_mut().enable();
-            let choice = self.choose(host, &[]);
-            if choice.is_some() || self.shared.state.read().last_id > 0 {
-                return choice;
-            }
-            changed.await;
-            sleep(BREATH).await;
-        }
+    /// Whether an agent has ever registered.
+    pub fn has_had_agents(&self) -> bool {
+        self.shared.state.read().last_id > 0
     }
 
-    /// Waits until this stream is unresponsive and another one for the target's host is not.
-    pub async fn until_another_is_better(&self, link: LinkId, host: &str) {
-        self.until_unresponsive(link).await;
-        let mut changed = pin!(self.shared.changed.notified());
-        loop {
-            // From here on no change is missed.
-            changed.as_mut().enable();
-            if self.is_another_better(link, host) {
-                return;
-            }
-            changed.as_mut().await;
-            if self.is_another_better(link, host) {
-                return;
-            }
-            sleep(BREATH).await;
-            changed.set(self.shared.changed.notified());
-        }
-    }
-
-    /// Waits until this stream does not answer. Until then the changes of other streams are of no interest: after a balancer's
-    /// restart there are thousands, and as many waiting dials.
-    async fn until_unresponsive(&self, link: LinkId) {
-        let turned = self.shared.state.read().links.get(&link).map(|link| Arc::clone(&link.turned));
-        // A dial on a stream that has ended is told so.
-        let Some(turned) = turned else { return std::future::pending().await };
-        loop {
-            let mut turn = pin!(turned.notified());
-            // From here on no change is missed.
-            turn.as_mut().enable();
-            if self.shared.state.read().links.get(&link).is_some_and(Link::is_unresponsive) {
-                return;
-            }
-            turn.await;
-        }
-    }
-
-    fn is_another_better(&self, link: LinkId, host: &str) -> bool {
+    /// Whether this stream is unresponsive and another one for the target's host is not.
+    pub fn is_another_better(&self, link: LinkId, host: &str) -> bool {
         let state = self.shared.state.read();
         let answers = |table: &Table| {
             let find = |health| table.find(host, health, &[link], None, &mut rand::rng());

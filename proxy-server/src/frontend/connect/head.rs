@@ -1,8 +1,8 @@
 //! Parser of the head of a CONNECT request: request line, header fields, empty line.
 //!
 //! Pure: no socket, no clock. The result depends only on the bytes, never on how they were split. Bytes after the head are
-//! payload and are not read. The parser is strict where two parsers could disagree (request smuggling): it refuses bare LF,
-//! folded lines, white space before a colon, body framing and control characters.
+//! payload and are not read. [`httparse`] reads the lines. What it accepts is refused here where two parsers could disagree (request
+//! smuggling): bare LF, control characters and body framing.
 //!
 //! Checks the Host field (RFC 9112, 3.2), but never uses it: the target is the authority in the request line (kube-apiserver sends
 //! `Host: 127.0.0.1`).
@@ -37,7 +37,7 @@ pub enum HeadError {
     /// Any method but CONNECT, in an otherwise well-formed head.
     #[error("this proxy only supports CONNECT passthrough")]
     Method,
-    /// HTTP/0.9, HTTP/2 and later.
+    /// Any but HTTP/1.0 and HTTP/1.1.
     #[error("unsupported protocol version")]
     Version,
     /// More than [`MAX_HEAD`] bytes or [`MAX_FIELDS`] fields.
@@ -56,19 +56,13 @@ const REQUEST_LINE: HeadError = HeadError::Bad("malformed request line");
 const TARGET: HeadError = HeadError::Bad("CONNECT target must be host:port");
 const FIELD: HeadError = HeadError::Bad("malformed header field");
 
-/// Parses a head incrementally. The work is linear in the bytes fed, even for small pieces.
+/// Parses a head incrementally. Each byte is scanned once, and each of the few lines parses the lines before it again.
 #[derive(Debug, Default)]
 pub struct HeadParser {
     /// Bytes scanned so far.
     scanned: usize,
     /// Where the current line starts.
     line_start: usize,
-    fields: usize,
-    request: Option<Result<String, HeadError>>,
-    has_host: bool,
-    /// A field that frames a body, or an invalid Host; an error only if the method is CONNECT.
-    invalid: Option<HeadError>,
-    user_agent: Option<String>,
 }
 
 impl HeadParser {
@@ -81,109 +75,83 @@ impl HeadParser {
                 return Err(HeadError::TooLarge);
             }
             let after_cr = self.scanned > self.line_start && bytes.get(self.scanned - 1) == Some(&b'\r');
+            self.scanned += 1;
             match byte {
                 b'\n' if !after_cr => return Err(HeadError::Bad("line without CR before LF")),
                 b'\n' => {
-                    let line = bytes.get(self.line_start..self.scanned - 1).unwrap_or_default();
-                    self.scanned += 1;
-                    self.line_start = self.scanned;
-                    if let Some(head) = self.line(line)? {
+                    let (lines, _) = bytes.split_at_checked(self.scanned).unwrap_or((bytes, &[]));
+                    if let Some(head) = parse(lines, lines.get(self.line_start..).unwrap_or_default())? {
                         return Ok(Some(head));
                     }
-                    continue;
+                    self.line_start = self.scanned;
                 }
                 _ if after_cr => return Err(CONTROL),
                 b'\r' => {}
-                b'\t' if self.request.is_some() => {}
+                b'\t' if self.line_start > 0 => {}
                 0..=31 | 127 => return Err(CONTROL),
                 _ => {}
             }
-            self.scanned += 1;
         }
         Ok(None)
-    }
-
-    fn line(&mut self, line: &[u8]) -> Result<Option<Head>, HeadError> {
-        if self.request.is_none() {
-            self.request = Some(request_line(line)?);
-            return Ok(None);
-        }
-        if line.is_empty() {
-            return self.finish().map(Some);
-        }
-        self.field(line)?;
-        Ok(None)
-    }
-
-    fn field(&mut self, line: &[u8]) -> Result<(), HeadError> {
-        self.fields += 1;
-        if self.fields > MAX_FIELDS {
-            return Err(HeadError::TooLarge);
-        }
-        if line.first().is_some_and(|b| matches!(b, b' ' | b'\t')) {
-            return Err(HeadError::Bad("folded header line"));
-        }
-        let colon = line.iter().position(|&b| b == b':').ok_or(FIELD)?;
-        let (name, value) = line.split_at_checked(colon).ok_or(FIELD)?;
-        if name.is_empty() || !name.iter().copied().all(is_token) {
-            return Err(FIELD);
-        }
-        let value = value.get(1..).unwrap_or_default().trim_ascii();
-        if name.eq_ignore_ascii_case(b"transfer-encoding") {
-            self.invalid.get_or_insert(HeadError::Bad("Transfer-Encoding is not allowed with CONNECT"));
-        } else if name.eq_ignore_ascii_case(b"content-length") && value != b"0" {
-            self.invalid
-                .get_or_insert(HeadError::Bad("Content-Length other than 0 is not allowed with CONNECT"));
-        } else if name.eq_ignore_ascii_case(b"host") {
-            if self.has_host || !value.iter().copied().all(is_host_field) {
-                self.invalid.get_or_insert(HeadError::Bad("more than one Host field, or an invalid one"));
-            }
-            self.has_host = true;
-        } else if name.eq_ignore_ascii_case(b"user-agent") && self.user_agent.is_none() {
-            let cut = value.get(..value.len().min(MAX_USER_AGENT)).unwrap_or_default();
-            self.user_agent = Some(cut.escape_ascii().to_string());
-        }
-        Ok(())
-    }
-
-    fn finish(&mut self) -> Result<Head, HeadError> {
-        let address = self.request.take().unwrap_or(Err(REQUEST_LINE))?;
-        match self.invalid {
-            Some(refused) => Err(refused),
-            None => Ok(Head { address, user_agent: self.user_agent.take(), len: self.scanned }),
-        }
     }
 }
 
-/// The outer error is returned at once. The inner one is returned at the end of the head, so that an invalid field cannot
-/// replace a method's 405, and the client has sent its whole request before the answer.
-fn request_line(line: &[u8]) -> Result<Result<String, HeadError>, HeadError> {
-    let line = std::str::from_utf8(line).map_err(|_| REQUEST_LINE)?;
-    let mut words = line.split(' ');
-    let (Some(method), Some(target), Some(version), None) =
-        (words.next(), words.next(), words.next(), words.next())
-    else {
-        return Err(REQUEST_LINE);
-    };
-    if method.is_empty() || !method.bytes().all(is_token) || target.is_empty() {
+/// Parses complete lines, of which `last` is the last one. `None`: the head goes on.
+fn parse(lines: &[u8], last: &[u8]) -> Result<Option<Head>, HeadError> {
+    if lines.starts_with(b"\r") {
+        // The parser skips empty lines before a request.
         return Err(REQUEST_LINE);
     }
-    match version.as_bytes() {
-        // Like Go's server, which accepts any minor version of HTTP/1.
-        [b'H', b'T', b'T', b'P', b'/', b'1', b'.', minor] if minor.is_ascii_digit() => {}
-        [b'H', b'T', b'T', b'P', b'/', major, b'.', minor]
-            if major.is_ascii_digit() && minor.is_ascii_digit() =>
-        {
-            return Err(HeadError::Version);
+    let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
+    let mut request = httparse::Request::new(&mut fields);
+    match request.parse(lines) {
+        Ok(httparse::Status::Partial) => Ok(None),
+        Ok(httparse::Status::Complete(len)) => head(&request, len).map(Some),
+        Err(httparse::Error::TooManyHeaders) => Err(HeadError::TooLarge),
+        Err(httparse::Error::HeaderName) if last.starts_with(b" ") || last.starts_with(b"\t") => {
+            Err(HeadError::Bad("folded header line"))
         }
-        _ => return Err(REQUEST_LINE),
+        Err(httparse::Error::HeaderName) => Err(FIELD),
+        Err(httparse::Error::Version) if is_version(last.split(|byte| *byte == b' ').nth(2)) => {
+            Err(HeadError::Version)
+        }
+        Err(_) => Err(REQUEST_LINE),
     }
-    Ok(match method {
+}
+
+fn is_version(word: Option<&[u8]>) -> bool {
+    matches!(word, Some([b'H', b'T', b'T', b'P', b'/', major, b'.', minor, b'\r', b'\n'])
+        if major.is_ascii_digit() && minor.is_ascii_digit())
+}
+
+/// Checks a complete head of `len` bytes. Not earlier: an invalid field cannot replace a method's 405, and the client has sent its
+/// whole request before the answer.
+fn head(request: &httparse::Request<'_, '_>, len: usize) -> Result<Head, HeadError> {
+    let target = request.path.unwrap_or_default();
+    let address = match request.method {
         // Methods are case-sensitive.
-        "CONNECT" => authority(target),
-        _ if is_uri(target) => Err(HeadError::Method),
-        _ => Err(REQUEST_LINE),
-    })
+        Some("CONNECT") => authority(target)?,
+        _ if is_uri(target) => return Err(HeadError::Method),
+        _ => return Err(REQUEST_LINE),
+    };
+    let (mut has_host, mut user_agent) = (false, None);
+    for field in request.headers.iter() {
+        let (name, value) = (field.name, field.value.trim_ascii());
+        if name.eq_ignore_ascii_case("transfer-encoding") {
+            return Err(HeadError::Bad("Transfer-Encoding is not allowed with CONNECT"));
+        } else if name.eq_ignore_ascii_case("content-length") && value != b"0" {
+            return Err(HeadError::Bad("Content-Length other than 0 is not allowed with CONNECT"));
+        } else if name.eq_ignore_ascii_case("host") {
+            if has_host || !value.iter().copied().all(is_host_field) {
+                return Err(HeadError::Bad("more than one Host field, or an invalid one"));
+            }
+            has_host = true;
+        } else if name.eq_ignore_ascii_case("user-agent") && user_agent.is_none() {
+            let cut = value.get(..value.len().min(MAX_USER_AGENT)).unwrap_or_default();
+            user_agent = Some(cut.escape_ascii().to_string());
+        }
+    }
+    Ok(Head { address, user_agent, len })
 }
 
 /// Checks an authority-form target, and returns it for the agent, which names faults of the port as Go's agent does. A path and a
@@ -232,11 +200,6 @@ fn ipv6(literal: &str) -> Result<String, HeadError> {
         Some(zone) if !zone.is_empty() && zone.bytes().all(is_host) => Ok(format!("{address}%{zone}")),
         Some(_) => Err(TARGET),
     }
-}
-
-/// RFC 9110 `tchar`.
-fn is_token(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
 /// RFC 3986 reg-name without percent-encoding: no byte that another parser could take for a delimiter.

@@ -104,6 +104,7 @@ fn refusals() {
         (b"CONNECT a:1 http/1.1\r\n", "malformed request line"),
         (b"C@NNECT a:1 HTTP/1.1\r\n", "malformed request line"),
         (b"CONNECT a:1 HTTP/2.0\r\n", "unsupported protocol version"),
+        (b"CONNECT a:1 HTTP/1.2\r\n", "unsupported protocol version"),
         (b"PRI * HTTP/2.0\r\n", "unsupported protocol version"),
         (b"CONNECT a:1 HTTP/1.1\r\n X: y\r\n", "folded header line"),
         (b"CONNECT a:1 HTTP/1.1\r\nX: y\r\n\tz\r\n", "folded header line"),
