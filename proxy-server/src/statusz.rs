@@ -141,7 +141,7 @@ fn named(host: &str) -> String {
 
 fn state(agent: &AgentDescription<LinkHandle>, now: Instant) -> (&'static str, String) {
     if let Some(rest) = agent.stats.ejected_for(now) {
-        ("ejected", format!("its own failures stand out, returns in {} s", rest.as_secs()))
+        ("ejected", format!("its dials fail, those of others do not; tried again in {} s", rest.as_secs()))
     } else if agent.draining {
         ("draining", "it asked for no new dials".to_owned())
     } else if agent.silent {

@@ -240,7 +240,7 @@ pub struct Agent {
     pub last_failure: String,
     /// `ready`, `draining`, `unresponsive` or `ejected`.
     pub state: String,
-    /// Why it is not ready, for instance `its own failures stand out, returns in 20 s`; empty if it is ready.
+    /// Why it is not ready, for instance `its dials fail, those of others do not; tried again in 20 s`; empty if it is ready.
     pub reason: String,
 }
 

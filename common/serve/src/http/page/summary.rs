@@ -1,6 +1,6 @@
 //! The top of the page: health in words, faults with links to their rows, and the dials of the last minutes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use status::words::{ago, count, duration, number};
 use status::{Agent, Failure, Health, INTERVAL_SECONDS, INTERVALS, List, Query, Status, expires};
@@ -111,16 +111,7 @@ fn failures(view: &View<'_>) -> Option<Fault> {
     let (dials, failed) = recent(view.status);
     let last = view.status.failures.first().filter(|_| failed > 0)?;
     let all = dials + failed;
-    let mut peers = HashMap::<&str, u64>::new();
-    for failure in recent_failures(view).filter(|one| !one.peer.is_empty()) {
-        *peers.entry(&failure.peer).or_default() += 1;
-    }
-    let most = peers.iter().max_by_key(|(peer, count)| (**count, **peer)).filter(|_| !view.status.is_agent());
-    let most = most.map(|(peer, count)| match *count {
-        count if count >= failed => format!(", all by {peer}"),
-        count => format!(", {} of them by {peer}", number(count)),
-    });
-    let most = most.unwrap_or_default();
+    let most = share_of_most(view, failed).unwrap_or_default();
     // Most errors name the target.
     let target = if last.error.contains(&format!("{}:", last.target)) {
         String::new()
@@ -134,6 +125,38 @@ fn failures(view: &View<'_>) -> Option<Fault> {
         last.error
     );
     Some(("warn", text, "#failures".to_owned()))
+}
+
+/// The target or, if more of the failures have that in common, the peer of most recent failures.
+fn share_of_most(view: &View<'_>, failed: u64) -> Option<String> {
+    let share = |count| match count {
+        count if count >= failed => "all".to_owned(),
+        count => format!("{} of them", number(count)),
+    };
+    let peer = most_frequent(recent_failures(view).map(|one| &*one.peer));
+    let (target, times) = most_frequent(recent_failures(view).map(|one| &*one.target))?;
+    if times > 1 && peer.is_none_or(|(_, by_peer)| times >= by_peer) {
+        let peers: HashSet<_> =
+            recent_failures(view).filter(|one| one.target == target).map(|one| &*one.peer).collect();
+        let kind = if view.status.is_agent() { "server" } else { "agent" };
+        let through = match peers.len() {
+            1 => peers.into_iter().next().filter(|peer| !peer.is_empty()).map(str::to_owned),
+            several => Some(count(several as u64, kind)),
+        };
+        let through = through.map(|through| format!(" through {through}")).unwrap_or_default();
+        return Some(format!(", {} to {target}{through}", share(times)));
+    }
+    let (peer, times) = peer.filter(|_| !view.status.is_agent())?;
+    Some(format!(", {} through {peer}", share(times)))
+}
+
+/// The most frequent text that is not empty, and how often it occurs.
+fn most_frequent<'a>(texts: impl Iterator<Item = &'a str>) -> Option<(&'a str, u64)> {
+    let mut counts = HashMap::<&str, u64>::new();
+    for text in texts.filter(|text| !text.is_empty()) {
+        *counts.entry(text).or_default() += 1;
+    }
+    counts.into_iter().max_by_key(|(text, count)| (*count, *text))
 }
 
 fn refused(view: &View<'_>) -> Option<Fault> {
@@ -191,7 +214,8 @@ fn expiring<'a>(view: &'a View<'_>) -> impl Iterator<Item = Fault> + 'a {
         }
         let when = expires(&certificate.not_after, &view.status.now);
         let when = if left < 0.0 { when } else { format!("expires {when}") };
-        let text = format!("The certificate of {} {when}: {}", certificate.side, certificate.source);
+        let (role, side) = (&certificate.role, &certificate.side);
+        let text = format!("The certificate {role} at \u{201c}{side}\u{201d} {when}: {}", certificate.source);
         Some((class, text, "#certificates".to_owned()))
     })
 }

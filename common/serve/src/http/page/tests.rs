@@ -26,7 +26,7 @@ fn server() -> Status {
     };
     let mut agents = vec![agent(1), agent(2), agent(3)];
     agents[1].state = "ejected".to_owned();
-    agents[1].reason = "its own failures stand out, returns in 20 s".to_owned();
+    agents[1].reason = "its dials fail, those of others do not; tried again in 20 s".to_owned();
     agents[1].dials_failed = 7;
     agents[1].last_failure = "too many open files".to_owned();
     agents[1].last_failed = "2026-07-01T11:59:40.000Z".to_owned();
@@ -144,19 +144,46 @@ fn healthy_server_says_so_in_words() {
 }
 
 #[test]
+fn failures_are_summed_by_what_most_of_them_have_in_common() {
+    let summary = |failures: &[(&str, &str)]| {
+        let mut status = server();
+        let model = status.failures[0].clone();
+        let failure = |(target, peer): &(&str, &str)| Failure {
+            target: (*target).to_owned(),
+            peer: (*peer).to_owned(),
+            ..model.clone()
+        };
+        status.failures = failures.iter().map(failure).collect();
+        status.history[1].failures = failures.len() as u32;
+        let text = text(&shown(&status, ""));
+        let (_, rest) = text.split_once("last 15 minutes failed").unwrap();
+        rest.split_once(". Last").unwrap().0.to_owned()
+    };
+    let (pod, kubelet) = ("10.1.1.1:80", "10.1.2.3:10250");
+    assert_eq!(summary(&[(pod, "a"), (pod, "b"), (pod, "b")]), ", all to 10.1.1.1:80 through 2 agents");
+    assert_eq!(
+        summary(&[(pod, "a"), (pod, "b"), (kubelet, "b")]),
+        ", 2 of them to 10.1.1.1:80 through 2 agents"
+    );
+    assert_eq!(summary(&[(pod, "a"), (pod, "a")]), ", all to 10.1.1.1:80 through a");
+    assert_eq!(summary(&[(pod, "a"), (kubelet, "a"), (kubelet, "a")]), ", all through a");
+    assert_eq!(summary(&[(pod, ""), (pod, "")]), ", all to 10.1.1.1:80");
+}
+
+#[test]
 fn faults_are_named_with_links_to_their_rows() {
     let page = shown(&server(), "");
     holds(
         &page,
         &[
-            "|1 of 3 agents is not ready: node-2 is ejected: its own failures stand out, returns in 20 s|",
+            "|1 of 3 agents is not ready: node-2 is ejected: its dials fail, those of others do not; tried again in 20 s|",
             "|7 of 7 dials failed at node-2. Last: too many open files|",
-            "|1 of 127 dials in the last 15 minutes failed, all by node-2. Last: 10.1.2.3:10250: connect: connection refused|",
+            "|1 of 127 dials in the last 15 minutes failed, all through node-2. Last: 10.1.2.3:10250: connect: connection refused|",
             "|1 stalled connection on this page: the client takes no data. Longest: the connection to 10.1.1.3:443 through node-3, for 12 s|",
             "|Changed certificate files of frontend cannot be used, the old ones stay in use: no END line|",
-            "|The certificate of frontend expires in 3 d 12 h: --frontend-cert /pki/frontend.crt|",
-            "|The certificate of kubeconfig expires in 19 d: ",
-            "|ejected|its own failures stand out, returns in 20 s|",
+            "|The certificate presented at “frontend” expires in 3 d 12 h: --frontend-cert /pki/frontend.crt|",
+            "|The certificate presented at “kubeconfig” expires in 19 d: ",
+            "|ejected|its dials fail, those of others do not; tried again in 20 s|",
         ],
     );
     for link in [
