@@ -7,8 +7,10 @@ use std::pin::Pin;
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue, LOCATION};
-use http::{HeaderMap, StatusCode};
+use http::header::{
+    ACCEPT_ENCODING, CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderName, HeaderValue, LOCATION,
+};
+use http::{HeaderMap, StatusCode, Version};
 use http_body_util::Full;
 
 /// A complete answer.
@@ -51,6 +53,9 @@ impl Routes {
 
     /// The answer to a request.
     pub(super) async fn answer(&self, request: &Request) -> Response {
+        if request.version == Version::HTTP_11 && !request.headers.contains_key(HOST) {
+            return no_host();
+        }
         let wanted = request.uri.path();
         let exact = self.table.iter().find(|(path, _)| *path == wanted);
         let below = || self.table.iter().find(|(path, _)| path.ends_with('/') && wanted.starts_with(path));
@@ -64,8 +69,13 @@ impl Routes {
 /// An answer that is compressed if the client accepts gzip. Prometheus does.
 pub(super) fn compressible(headers: &HeaderMap, kind: &'static str, body: String) -> Response {
     let accepted = headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
-    let mut codings = accepted.flat_map(|value| value.split([',', ';']));
-    if !codings.any(|coding| coding.trim().eq_ignore_ascii_case("gzip")) {
+    let mut codings = accepted.flat_map(|value| value.split(',')).map(|coding| coding.replace(' ', ""));
+    // A weight of zero refuses it; other weights do not matter.
+    let is_gzip = |coding: String| {
+        let (name, weight) = coding.split_once(';').unwrap_or((&coding, ""));
+        name.eq_ignore_ascii_case("gzip") && weight.strip_prefix("q=").is_none_or(|q| q.parse() != Ok(0.0))
+    };
+    if !codings.any(is_gzip) {
         return reply(StatusCode::OK, kind, body);
     }
     let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
@@ -96,6 +106,13 @@ pub(super) fn error(status: StatusCode, body: impl Into<Bytes>) -> Response {
     const NO_SNIFF: HeaderName = HeaderName::from_static("x-content-type-options");
     let mut response = text(status, body);
     response.headers_mut().insert(NO_SNIFF, HeaderValue::from_static("nosniff"));
+    response
+}
+
+/// HTTP/1.1 requires the field `Host`. The answer is Go's to a request without it.
+fn no_host() -> Response {
+    let mut response = text(StatusCode::BAD_REQUEST, "400 Bad Request: missing required Host header");
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     response
 }
 

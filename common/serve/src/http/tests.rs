@@ -341,6 +341,9 @@ async fn heads_methods_and_versions() {
     );
     let answer = exchange(&server, "GET /healthz HTTP/1.0\r\n\r\n").await;
     assert!(answer.starts_with("HTTP/1.0 200 OK\r\n") && answer.ends_with("\r\n\r\nok"), "{answer}");
+    let answer = exchange(&server, "GET /metrics HTTP/1.1\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{answer}");
+    assert!(answer.ends_with("\r\n\r\n400 Bad Request: missing required Host header"), "{answer}");
     let two =
         "GET /healthz HTTP/1.1\r\nHost: h\r\n\r\nGET /none HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
     let answer = exchange(&server, two).await;
