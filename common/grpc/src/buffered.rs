@@ -6,40 +6,34 @@
 //! transport at once, in one vectored write after the gathered bytes.
 //!
 //! The adapter loses no byte: the next flush writes everything that h2 regards as written. A flush that could not finish
-//! has registered the driver's waker, and the driver's next turn continues it.
-//!
-//! The adapter reads at most [`Buffering::ahead`] bytes ahead, and none while h2 does not read. It reads in [`Turn`]s.
+//! has registered the driver's waker, and the driver's next turn continues it. The adapter reads in [`Turn`]s.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::backlog::Backlog;
 use super::pinger::Moved;
 use super::turns::{BusyTurns, Turn};
-use net::scratch::poll_read_ahead;
 
 /// How [`buffered`] treats a transport.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Buffering {
     /// The most bytes of writes that the adapter gathers.
     pub gather: usize,
-    /// The most bytes of one read, even if h2 asks for fewer. Zero: the adapter reads nothing ahead.
-    pub ahead: usize,
 }
 
 impl Buffering {
-    /// For TLS, which reads ahead itself: small frames share one record, and TLS encrypts large frames without a copy.
-    pub const OVER_TLS: Self = Buffering { gather: 16 << 10, ahead: 0 };
+    /// For TLS: small frames share one record, and TLS encrypts large frames without a copy.
+    pub const OVER_TLS: Self = Buffering { gather: 16 << 10 };
 
     /// For a plain socket with frames of up to 16 KiB: a copy costs less than a system call and a wake-up of the peer for
     /// each frame.
-    pub const OVER_SOCKET: Self = Buffering { gather: 64 << 10, ahead: 64 << 10 };
+    pub const OVER_SOCKET: Self = Buffering { gather: 64 << 10 };
 }
 
 /// A turn that writes at most this many bytes is quiet: its buffer has only this size, and is freed after the flush.
@@ -60,8 +54,6 @@ pub(super) struct Flusher<IO> {
 struct Inner<IO> {
     io: IO,
     buffering: Buffering,
-    /// Bytes read before h2 asked for them.
-    ahead: Bytes,
     /// Bytes that h2 regards as written. The transport has accepted the first `written` of them.
     gathered: Vec<u8>,
     written: usize,
@@ -82,11 +74,9 @@ pub(super) fn buffered<IO>(
     buffering: Buffering,
     turns: Option<&BusyTurns>,
 ) -> (Buffered<IO>, Flusher<IO>) {
-    let ahead = Bytes::new();
     let inner = Inner {
         io,
         buffering,
-        ahead,
         gathered: Vec::new(),
         written: 0,
         peak: 0,
@@ -239,14 +229,8 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Buffered<IO> {
         let mut inner = self.0.lock();
         ready!(inner.turn.poll_read(cx));
         let before = buf.filled().len();
-        let Inner { io, ahead, buffering, .. } = &mut *inner;
-        let read = if buffering.ahead > 0 {
-            ready!(poll_read_ahead(io, cx, buf, buffering.ahead, ahead))?
-        } else {
-            ready!(Pin::new(io).poll_read(cx, buf))?;
-            buf.filled().len() - before
-        };
-        inner.moved.read += read as u64;
+        ready!(Pin::new(&mut inner.io).poll_read(cx, buf))?;
+        inner.moved.read += (buf.filled().len() - before) as u64;
         Poll::Ready(Ok(()))
     }
 }

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::{BufMut, Bytes, BytesMut};
-use tokio::io::{AsyncRead, ReadBuf};
+use tokio::io::AsyncRead;
 use tokio_util::io::poll_read_buf;
 
 /// The smallest buffer, in bytes.
@@ -71,36 +71,6 @@ pub fn poll_read_full<R: AsyncRead + Unpin>(
     })
 }
 
-/// Reads what fits into `buf`, up to `want` bytes in all; bytes beyond `buf` are kept in `ahead` and returned first by
-/// the next calls. For a reader that asks for few bytes at a time. Returns the number of bytes read from the socket.
-///
-/// # Errors
-/// Those of the socket.
-pub fn poll_read_ahead<R: AsyncRead + Unpin>(
-    socket: &mut R,
-    cx: &mut Context<'_>,
-    buf: &mut ReadBuf<'_>,
-    want: usize,
-    ahead: &mut Bytes,
-) -> Poll<io::Result<usize>> {
-    let mut read = 0;
-    if ahead.is_empty() {
-        if buf.remaining() >= want {
-            let before = buf.filled().len();
-            ready!(Pin::new(socket).poll_read(cx, buf))?;
-            return Poll::Ready(Ok(buf.filled().len() - before));
-        }
-        *ahead = ready!(poll_read_once(socket, cx, want))?;
-        read = ahead.len();
-    }
-    buf.put_slice(&ahead.split_to(ahead.len().min(buf.remaining())));
-    if ahead.is_empty() {
-        // An empty slice would pin the whole buffer.
-        *ahead = Bytes::new();
-    }
-    Poll::Ready(Ok(read))
-}
-
 fn poll(want: usize, read: impl FnOnce(&mut BytesMut) -> Poll<io::Result<usize>>) -> Poll<io::Result<Bytes>> {
     SCRATCH.with_borrow_mut(|scratch| {
         // The rest of the buffer is used only if it does not cut a large read short.
@@ -124,6 +94,8 @@ fn poll(want: usize, read: impl FnOnce(&mut BytesMut) -> Poll<io::Result<usize>>
 #[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
+
+    use tokio::io::ReadBuf;
 
     use super::*;
 
@@ -163,23 +135,6 @@ mod tests {
             }
         }
         lens
-    }
-
-    #[test]
-    fn read_ahead_bytes_come_first_and_are_not_kept() {
-        let mut socket = Records([Ok(50_000), Ok(7), Ok(0)].into());
-        let (mut ahead, mut room) = (Bytes::new(), vec![0; 20_000]);
-        let mut cx = Context::from_waker(std::task::Waker::noop());
-        let mut filled = Vec::new();
-        for _ in 0..4 {
-            let mut buf = ReadBuf::new(&mut room);
-            let read = poll_read_ahead(&mut socket, &mut cx, &mut buf, 65_536, &mut ahead);
-            let Poll::Ready(Ok(read)) = read else { panic!("bytes") };
-            filled.push((read, buf.filled().len(), ahead.len()));
-        }
-        assert_eq!(filled, [(50_000, 20_000, 30_000), (0, 20_000, 10_000), (0, 10_000, 0), (7, 7, 0)]);
-        let mut buf = ReadBuf::new(&mut room);
-        assert!(poll_read_ahead(&mut socket, &mut cx, &mut buf, 65_536, &mut ahead).is_pending());
     }
 
     #[test]

@@ -1,10 +1,8 @@
-//! The order in which several addresses of one name are tried: RFC 6724's destination address selection.
+//! The order in which several addresses of one name are tried: RFC 6724's, as far as it concerns the addresses of today.
 //!
-//! Without it an agent without IPv6 would spend a share of every dial on unreachable addresses. Implements rules 1 (usable), 2
-//! (scope), 5 (label), 6 (precedence), 8 (smaller scope) and 10 (original order), with the RFC's default table. Rule 9, the
-//! longest common prefix, is omitted, because it defeats round-robin DNS.
+//! Without it an agent without IPv6 would spend a share of every dial on unreachable addresses. IPv6 comes before IPv4, except
+//! from or to a local address: such a destination is often out of reach although it has a route.
 
-use std::cmp::Reverse;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 /// Sorts addresses by preference; the sort is stable.
@@ -20,13 +18,12 @@ pub fn has_route(address: IpAddr) -> bool {
 }
 
 fn sort_with(addresses: &mut [IpAddr], source_of: impl Fn(IpAddr) -> Option<IpAddr>) {
+    let is_local =
+        |ip: IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unique_local() || ip.is_unicast_link_local());
     addresses.sort_by_cached_key(|&address| {
         let source = source_of(address);
-        let scope = scope(address);
-        let (precedence, label) = policy(address);
-        let same_scope = source.is_some_and(|source| self::scope(source) == scope);
-        let same_label = source.is_some_and(|source| policy(source).1 == label);
-        (source.is_none(), !same_scope, !same_label, Reverse(precedence), scope)
+        let local = is_local(address) || source.is_some_and(is_local);
+        (source.is_none(), local, address.is_ipv4())
     });
 }
 
@@ -39,35 +36,6 @@ fn source_of(destination: IpAddr) -> Option<IpAddr> {
     let socket = UdpSocket::bind(SocketAddr::new(unspecified, 0)).ok()?;
     socket.connect(SocketAddr::new(destination, 9)).ok()?;
     Some(socket.local_addr().ok()?.ip())
-}
-
-/// RFC 4291 scopes, and RFC 6724's assignment of IPv4 to them (section 3.2).
-fn scope(address: IpAddr) -> u8 {
-    const LINK_LOCAL: u8 = 0x2;
-    const SITE_LOCAL: u8 = 0x5;
-    const GLOBAL: u8 = 0xe;
-    match address {
-        IpAddr::V4(ip) if ip.is_loopback() || ip.is_link_local() => LINK_LOCAL,
-        IpAddr::V6(ip) if ip.is_multicast() => ip.octets()[1] & 0xf,
-        IpAddr::V6(ip) if ip.is_loopback() || ip.is_unicast_link_local() => LINK_LOCAL,
-        IpAddr::V6(ip) if ip.segments()[0] & 0xffc0 == 0xfec0 => SITE_LOCAL,
-        _ => GLOBAL,
-    }
-}
-
-/// (precedence, label) of RFC 6724's default policy table (section 2.1).
-fn policy(address: IpAddr) -> (u8, u8) {
-    let IpAddr::V6(ip) = address.to_canonical() else { return (35, 4) };
-    match ip.segments() {
-        _ if ip.is_loopback() => (50, 0),
-        [0, 0, 0, 0, 0, 0, ..] => (1, 3),
-        [0x2002, ..] => (30, 2),
-        [0x2001, 0, ..] => (5, 5),
-        [first, ..] if first & 0xfe00 == 0xfc00 => (3, 13),
-        [first, ..] if first & 0xffc0 == 0xfec0 => (1, 11),
-        [0x3ffe, ..] => (1, 12),
-        _ => (40, 1),
-    }
 }
 
 #[cfg(test)]
@@ -102,8 +70,10 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_label_loses() {
+    fn ipv4_goes_before_ipv6_from_or_to_a_local_address() {
         let both = |address: IpAddr| if address.is_ipv4() { v4() } else { v6() };
         assert_eq!(sorted(&["fd00::1", "10.0.0.1"], both), ["10.0.0.1", "fd00::1"]);
+        let local = |address: IpAddr| if address.is_ipv4() { v4() } else { "fd00::5".parse().ok() };
+        assert_eq!(sorted(&["2001:db8::1", "10.0.0.1"], local), ["10.0.0.1", "2001:db8::1"]);
     }
 }

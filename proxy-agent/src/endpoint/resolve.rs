@@ -4,19 +4,20 @@
 //! next lookup. The two files are read again when they have changed, also in a pod. Never blocks a thread on the network:
 //! tokio's own lookup runs on a blocking pool, which silent servers would fill.
 
-use std::collections::HashMap;
 use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts};
+use hickory_resolver::lookup::Lookup;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::net::{DnsError, NetError};
+use hickory_resolver::proto::op::Query;
 use hickory_resolver::proto::rr::{Name, RecordType};
 use hickory_resolver::system_conf::parse_resolv_conf;
+use hickory_resolver::{Hosts, TokioResolver};
 use parking_lot::Mutex;
 use rand::seq::SliceRandom;
 use rustix::io::Errno;
@@ -173,8 +174,10 @@ impl Resolve for SystemResolver {
 impl Configured {
     fn read(resolv_conf: &PathBuf, hosts: &PathBuf) -> Self {
         let (config, options) = read_resolv_conf(resolv_conf);
-        let hosts = Hosts::parse(&std::fs::read_to_string(hosts).unwrap_or_default());
-        Self::new(config, &options, hosts)
+        let mut known = Hosts::default();
+        // Without a file, or behind a line that cannot be read, there are no names.
+        let _ = std::fs::File::open(hosts).and_then(|file| known.read_hosts_conf(file));
+        Self::new(config, &options, known)
     }
 
     fn new(config: ResolverConfig, options: &ResolverOpts, hosts: Hosts) -> Self {
@@ -198,9 +201,9 @@ impl Configured {
     }
 
     async fn lookup(&self, host: &str, network: Network) -> Result<Vec<IpAddr>, LookupError> {
-        let known = self.hosts.lookup(host);
+        let known = known(&self.hosts, host);
         if !known.is_empty() {
-            return Ok(known.to_vec());
+            return Ok(known);
         }
         let unknown = LookupError { host: host.to_owned(), cause: LookupCause::NoSuchHost(None) };
         if !is_domain_name(host) {
@@ -339,39 +342,20 @@ fn modified(path: &PathBuf) -> Option<SystemTime> {
     std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok()
 }
 
-/// A parsed hosts file. Parsed here and not by the library, because Go looks up the requested name before it applies search
-/// domains; the library would first ask its servers for `name.search.domain`.
-#[derive(Debug, Default)]
-struct Hosts {
-    /// Lower-case names without a trailing dot; addresses in the file's order.
-    names: HashMap<String, Vec<IpAddr>>,
-}
-
-impl Hosts {
-    /// Parses a file's text; invalid lines are skipped, as in other resolvers.
-    fn parse(text: &str) -> Self {
-        let mut names: HashMap<String, Vec<IpAddr>> = HashMap::new();
-        for line in text.lines() {
-            let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
-            let Some(Ok(ip)) = words.next().map(str::parse::<IpAddr>) else { continue };
-            for name in words {
-                let addresses = names.entry(key(name)).or_default();
-                if !addresses.contains(&ip.to_canonical()) {
-                    addresses.push(ip.to_canonical());
-                }
+/// The addresses of a name in the hosts file. The library would apply search domains first, and ask its servers for
+/// `name.search.domain`; Go looks up the requested name before.
+fn known(hosts: &Hosts, host: &str) -> Vec<IpAddr> {
+    let Ok(name) = host.parse::<Name>() else { return Vec::new() };
+    let mut known = Vec::new();
+    for kind in [RecordType::A, RecordType::AAAA] {
+        let found = hosts.lookup_static_host(&Query::query(name.clone(), kind));
+        for ip in found.iter().flat_map(Lookup::answers).filter_map(|record| record.data.ip_addr()) {
+            if !known.contains(&ip) {
+                known.push(ip);
             }
         }
-        Self { names }
     }
-
-    /// The addresses of a name, empty if the file has none. Case and a trailing dot do not matter.
-    fn lookup(&self, name: &str) -> &[IpAddr] {
-        self.names.get(&key(name)).map_or(&[], Vec::as_slice)
-    }
-}
-
-fn key(name: &str) -> String {
-    name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
+    known
 }
 
 /// Whether a text can be a name; other texts are never sent to a server. The rules are Go's: labels of letters, digits, `-` and

@@ -1,8 +1,7 @@
 //! Kubernetes label selectors: `a=b,c!=d,e in (f,g),h notin (i),j,!k,l>1`. The API applies them; the agent only checks the flag.
 //!
-//! A recursive descent parser over a list of tokens. Grammar and limits are those of `labels.Parse` in k8s.io/apimachinery
-//! 0.36, including its special cases: `in` and `notin` may be keys and values, an empty value may be omitted (`a=`, `a in
-//! (b,,c)`), and the empty selector matches everything.
+//! Syntax and limits are those of `labels.Parse` in k8s.io/apimachinery 0.36, including its special cases: `in` and `notin` may be
+//! keys and values, an empty value may be omitted (`a=`, `a in (b,,c)`), and the empty selector matches everything.
 
 use std::fmt;
 
@@ -13,7 +12,15 @@ pub struct LabelSelector(String);
 impl LabelSelector {
     /// Checks a selector.
     pub fn parse(text: &str) -> Result<Self, String> {
-        selector(&tokens(text))?;
+        let mut depth = 0;
+        // Commas in parentheses separate values.
+        let separates = |c| {
+            depth += i32::from(c == '(') - i32::from(c == ')');
+            c == ',' && depth == 0
+        };
+        if !text.trim_ascii().is_empty() {
+            text.split(separates).try_for_each(|text| requirement(text.trim_ascii()))?;
+        }
         Ok(Self(text.to_owned()))
     }
 }
@@ -24,108 +31,34 @@ impl fmt::Display for LabelSelector {
     }
 }
 
-const SPECIAL: [char; 7] = ['=', '!', '(', ')', ',', '>', '<'];
-
-/// Splits a text into tokens: operators of one or two characters, and words.
-fn tokens(text: &str) -> Vec<&str> {
-    let mut tokens = Vec::new();
-    let mut rest = text.trim_start_matches([' ', '\t', '\r', '\n']);
-    while !rest.is_empty() {
-        let length = if rest.starts_with("==") || rest.starts_with("!=") {
-            2
-        } else if rest.starts_with(SPECIAL) {
-            1
-        } else {
-            rest.find(|c| SPECIAL.contains(&c) || [' ', '\t', '\r', '\n'].contains(&c)).unwrap_or(rest.len())
-        };
-        let (token, behind) = rest.split_at(length);
-        tokens.push(token);
-        rest = behind.trim_start_matches([' ', '\t', '\r', '\n']);
-    }
-    tokens
-}
-
-/// What is left after a requirement, or after a part of one.
-type Rest<'a> = Result<&'a [&'a str], String>;
-
-fn selector<'a>(mut tokens: &'a [&'a str]) -> Result<(), String> {
-    if tokens.is_empty() {
-        return Ok(());
-    }
-    loop {
-        tokens = match requirement(tokens)? {
-            [] => return Ok(()),
-            [",", rest @ ..] => rest,
-            rest => return Err(found(rest, "',' or the end")),
-        };
-    }
-}
-
-fn requirement<'a>(tokens: &'a [&'a str]) -> Rest<'a> {
-    let (absent, tokens) = match tokens {
-        ["!", rest @ ..] => (true, rest),
-        _ => (false, tokens),
+fn requirement(text: &str) -> Result<(), String> {
+    let is_part = |c: char| c.is_ascii_whitespace() || "=!<>()".contains(c);
+    let (key, rest) = match text.strip_prefix('!') {
+        Some(key) => (key.trim_ascii_start(), ""),
+        None => text.split_at(text.find(is_part).unwrap_or(text.len())),
     };
-    let (key, rest) = word(tokens, "a label key or '!'")?;
     if !is_key(key) {
         let syntax = "[PREFIX/]NAME, the name of 1 to 63 letters, digits, '-', '_' and '.'";
         return Err(format!("{key:?} is no label key ({syntax})"));
     }
-    match rest {
-        _ if absent || matches!(rest, [] | [",", ..]) => Ok(rest),
-        ["=" | "==" | "!=", rest @ ..] => value(rest).map(|(_, rest)| rest),
-        ["in" | "notin", rest @ ..] => values(rest),
-        [">" | "<", rest @ ..] => {
-            let (text, rest) = value(rest)?;
-            let number = text.parse::<i64>();
-            number.map(|_| rest).map_err(|_| format!("{text:?} is no whole number, which '>' and '<' need"))
-        }
-        _ => Err(found(rest, "one of = == != in notin > <")),
+    let rest = rest.trim_ascii();
+    if rest.is_empty() {
+        return Ok(());
     }
-}
-
-/// One value; empty before a comma or the end.
-fn value<'a>(tokens: &'a [&'a str]) -> Result<(&'a str, &'a [&'a str]), String> {
-    if matches!(tokens, [] | [",", ..]) {
-        return Ok(("", tokens));
+    if let Some(value) = ["==", "=", "!="].iter().find_map(|operator| rest.strip_prefix(operator)) {
+        return check_value(value);
     }
-    let (value, rest) = word(tokens, "a label value")?;
-    Ok((sound_value(value)?, rest))
-}
-
-/// Values separated by commas in parentheses; a missing value is the empty value.
-fn values<'a>(tokens: &'a [&'a str]) -> Rest<'a> {
-    let ["(", rest @ ..] = tokens else { return Err(found(tokens, "'('")) };
-    let mut tokens = rest;
-    loop {
-        if let [value, rest @ ..] = tokens
-            && is_word(value)
-        {
-            sound_value(value)?;
-            tokens = rest;
-        }
-        match tokens {
-            [",", rest @ ..] => tokens = rest,
-            [")", rest @ ..] => return Ok(rest),
-            _ => return Err(found(tokens, "',' or ')'")),
-        }
+    if let Some(number) = rest.strip_prefix(['>', '<']).map(str::trim_ascii) {
+        let parsed = number.parse::<i64>();
+        return parsed
+            .map(drop)
+            .map_err(|_| format!("{number:?} is no whole number, which '>' and '<' need"));
     }
-}
-
-fn word<'a>(tokens: &'a [&'a str], due: &'static str) -> Result<(&'a str, &'a [&'a str]), String> {
-    match tokens {
-        [token, rest @ ..] if is_word(token) => Ok((token, rest)),
-        _ => Err(found(tokens, due)),
-    }
-}
-
-fn is_word(token: &str) -> bool {
-    !token.is_empty() && !token.starts_with(SPECIAL)
-}
-
-fn found(tokens: &[&str], due: &'static str) -> String {
-    let token = tokens.first().copied().unwrap_or_default();
-    format!("found {token:?} where {due} was due")
+    let values = ["in", "notin"].iter().find_map(|operator| rest.strip_prefix(operator));
+    let values = values.ok_or_else(|| format!("found {rest:?} where one of = == != in notin > < was due"))?;
+    let inner = values.trim_ascii_start().strip_prefix('(').and_then(|rest| rest.strip_suffix(')'));
+    let inner = inner.ok_or_else(|| format!("found {values:?} where values in parentheses were due"))?;
+    inner.split(',').try_for_each(check_value)
 }
 
 /// An optional prefix (a DNS name of at most 253 characters) with a slash, and a name.
@@ -137,11 +70,7 @@ fn is_key(text: &str) -> bool {
 }
 
 fn is_dns_label(text: &str) -> bool {
-    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    let bytes = text.as_bytes();
-    bytes.first().copied().is_some_and(inner)
-        && bytes.last().copied().is_some_and(inner)
-        && bytes.iter().all(|byte| inner(*byte) || *byte == b'-')
+    is_name(text) && !text.contains(|c: char| c.is_ascii_uppercase() || c == '_')
 }
 
 /// 1 to 63 characters that begin and end with a letter or digit.
@@ -153,9 +82,12 @@ fn is_name(text: &str) -> bool {
         && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte))
 }
 
-fn sound_value(text: &str) -> Result<&str, String> {
+/// A name, or nothing.
+fn check_value(text: &str) -> Result<(), String> {
+    let text = text.trim_ascii();
     let syntax = "at most 63 letters, digits, '-', '_' and '.'";
-    if is_name(text) { Ok(text) } else { Err(format!("{text:?} is no label value ({syntax})")) }
+    let is_sound = text.is_empty() || is_name(text);
+    if is_sound { Ok(()) } else { Err(format!("{text:?} is no label value ({syntax})")) }
 }
 
 #[cfg(test)]

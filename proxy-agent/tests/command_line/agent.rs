@@ -136,7 +136,7 @@ pub(crate) fn kubernetes() -> Vec<Entry<Config>> {
             )
             .refuses(
                 &["--lease-label=a=b c"],
-                "invalid argument \"a=b c\" for \"--lease-label\" flag: found \"c\" where ',' or the end was due",
+                "invalid argument \"a=b c\" for \"--lease-label\" flag: \"b c\" is no label value",
             )
             .refuses(
                 &["--lease-label-selector=-a"],

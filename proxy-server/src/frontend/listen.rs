@@ -42,6 +42,8 @@ const PROXY_PATH: &str = "/ProxyService/Proxy";
 /// Read-ahead below a frontend's TLS, in bytes: one record. Agent connections get more; a frontend connection carries one
 /// tunnel, and there are thousands.
 const READ_AHEAD: usize = 17 * 1024;
+/// Read-ahead below the HTTP/2 connections of the Unix socket, in bytes: they may carry all dials of a client.
+const SOCKET_READ_AHEAD: usize = 64 * 1024;
 
 /// How long a draining server, or one that refuses this client, keeps a new HTTP/2 connection until it sends GOAWAY. A draining
 /// server's client has found no successor, and tries again after that.
@@ -95,6 +97,8 @@ pub async fn serve_frontend(
                     match http2 {
                         None => frontend.serve_socket(connection, peer, &stop).await,
                         Some(settings) => {
+                            let mut connection = ReadAhead::new(connection);
+                            connection.begin(SOCKET_READ_AHEAD);
                             let patched = AuthorityPatch::new(connection, settings.max_frame_size);
                             frontend.serve_http2(patched, &settings, &peer, stop).await;
                         }

@@ -1,120 +1,80 @@
-//! HPACK's Huffman code (RFC 7541, appendix B), encoder and decoder, for short strings.
+//! Lengths in HPACK's Huffman code (RFC 7541, appendix B), and texts of a given length.
 //!
-//! The code is canonical: the symbols' code lengths determine it, so only the lengths are listed.
+//! The code is canonical: codes of one length are consecutive numbers, and a longer code begins after the last shorter one. So the
+//! number of codes of each length separates a string into its symbols. Which symbols they are does not matter here.
 
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-/// The end-of-string symbol: never inside a string; its first bits pad the last octet.
-const EOS: usize = 256;
-
-/// The longest code in bits.
-const LONGEST: usize = 30;
-
-/// Code lengths in bits, by symbol, EOS last.
-const LENGTHS: [u8; EOS + 1] = [
-    13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, //
-    28, 28, 28, 28, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 28, //
-    6, 10, 10, 12, 13, 6, 8, 11, 10, 10, 8, 11, 8, 6, 6, 6, //
-    5, 5, 5, 6, 6, 6, 6, 6, 6, 6, 7, 8, 15, 6, 12, 10, //
-    13, 6, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, //
-    7, 7, 7, 7, 7, 7, 7, 7, 8, 7, 8, 13, 19, 13, 14, 6, //
-    15, 5, 6, 5, 6, 5, 6, 6, 6, 5, 7, 7, 6, 6, 6, 5, //
-    6, 7, 6, 5, 5, 6, 7, 7, 7, 7, 7, 15, 11, 14, 13, 28, //
-    20, 22, 20, 20, 22, 22, 22, 23, 22, 23, 23, 23, 23, 23, 24, 23, //
-    24, 24, 22, 23, 24, 23, 23, 23, 23, 21, 22, 23, 22, 23, 23, 24, //
-    22, 21, 20, 22, 22, 23, 23, 21, 23, 22, 22, 24, 21, 22, 23, 23, //
-    21, 21, 22, 21, 23, 22, 23, 23, 20, 22, 22, 22, 23, 22, 22, 23, //
-    26, 26, 20, 19, 22, 23, 22, 25, 26, 26, 26, 27, 27, 26, 24, 25, //
-    19, 21, 26, 27, 27, 26, 27, 24, 21, 21, 26, 26, 28, 27, 27, 27, //
-    20, 24, 20, 21, 22, 21, 21, 23, 22, 22, 25, 25, 24, 24, 26, 23, //
-    26, 27, 26, 26, 27, 27, 27, 27, 27, 28, 27, 27, 27, 27, 27, 26, //
-    30,
+/// The number of codes by their length in bits. The last code of 30 bits is the end-of-string symbol, which no string contains.
+const CODES: [u32; 31] = [
+    0, 0, 0, 0, 0, 10, 26, 32, 6, 0, 5, 3, 2, 6, 2, 3, //
+    0, 0, 0, 3, 8, 13, 26, 29, 12, 4, 15, 19, 29, 0, 3,
 ];
 
-/// The codes of one length: consecutive numbers, in the order of their symbols.
-#[derive(Clone, Copy)]
-struct Group {
-    first_code: u32,
-    count: u32,
-    /// Where the group's symbols begin in [`Table::symbols`].
-    offset: u32,
-}
+/// The name `:authority`.
+pub(super) const AUTHORITY: [u8; 8] = [0xb8, 0x3b, 0x53, 0x39, 0xec, 0x32, 0x7d, 0x7f];
 
-struct Table {
-    groups: [Group; LONGEST + 1],
-    /// The symbols by code length, then by number.
-    symbols: [u16; EOS + 1],
-    codes: [u32; EOS + 1],
-}
-
-const TABLE: Table = build();
-
-const fn build() -> Table {
-    let none = Group { first_code: 0, count: 0, offset: 0 };
-    let mut table = Table { groups: [none; LONGEST + 1], symbols: [0; EOS + 1], codes: [0; EOS + 1] };
-    let (mut code, mut offset, mut length) = (0_u32, 0_u32, 1);
-    while length <= LONGEST {
-        code <<= 1;
-        let mut group = Group { first_code: code, count: 0, offset };
-        let mut symbol = 0;
-        while symbol <= EOS {
-            if LENGTHS[symbol] as usize == length {
-                table.symbols[offset as usize] = symbol as u16;
-                table.codes[symbol] = code;
-                group.count += 1;
-                offset += 1;
-                code += 1;
-            }
-            symbol += 1;
-        }
-        table.groups[length] = group;
-        length += 1;
-    }
-    table
-}
-
-/// The length of a byte's code in bits.
-pub(super) const fn bits(byte: u8) -> usize {
-    LENGTHS[byte as usize] as usize
-}
-
-/// Decodes a whole string; `None` if it is truncated, wrongly padded, or contains EOS.
-pub(super) fn decode(octets: &[u8]) -> Option<Vec<u8>> {
-    // No code is shorter than five bits.
-    let mut text = Vec::with_capacity(octets.len() * 8 / 5);
-    let (mut code, mut length) = (0_u32, 0_usize);
+/// The number of symbols of a whole string; `None` if it is truncated, wrongly padded, or contains the end-of-string symbol.
+pub(super) fn symbols(octets: &[u8]) -> Option<usize> {
+    let (mut count, mut length) = (0, 0);
+    // The bits so far, and the first code of their length.
+    let (mut code, mut first) = (0_u32, 0_u32);
     for octet in octets {
         for shift in (0..8).rev() {
-            code = code << 1 | u32::from(octet >> shift & 1);
-            length += 1;
-            let group = TABLE.groups.get(length)?;
-            let nth = code.wrapping_sub(group.first_code);
-            if nth < group.count {
-                let symbol = TABLE.symbols.get((group.offset + nth) as usize)?;
-                text.push(u8::try_from(*symbol).ok()?);
-                (code, length) = (0, 0);
+            (code, first, length) = (code << 1 | u32::from(octet >> shift & 1), first << 1, length + 1);
+            let codes = CODES.get(length)?;
+            if code - first < *codes {
+                (count, code, first, length) = (count + 1, 0, 0, 0);
+            } else {
+                first += codes;
             }
         }
     }
     // The padding is less than an octet, all ones.
-    (length < 8 && code + 1 == 1 << length).then_some(text)
+    (length < 8 && code + 1 == 1 << length).then_some(count)
 }
 
-/// Encodes a string.
-pub(super) fn encode(text: &[u8]) -> Vec<u8> {
-    let mut octets = Vec::with_capacity(text.len());
-    let (mut pending, mut length) = (0_u64, 0);
-    for byte in text {
-        pending = pending << bits(*byte) | u64::from(TABLE.codes[usize::from(*byte)]);
-        length += bits(*byte);
+/// A string of `count` symbols, which an authority may contain, that fills exactly `octets` octets, if there is one.
+///
+/// It consists of symbols of 5 to 8 bits, whose lengths differ by at most one bit, and of as many `~` of 13 bits as needed.
+pub(super) fn filler(count: usize, octets: usize) -> Option<Vec<u8>> {
+    let most = octets.checked_mul(8)?;
+    for bits in (most.saturating_sub(7)..=most).rev() {
+        let long = bits.saturating_sub(8 * count).div_ceil(5);
+        let (Some(short), Some(rest)) = (count.checked_sub(long), bits.checked_sub(13 * long)) else {
+            continue;
+        };
+        if !(5 * short..=8 * short).contains(&rest) {
+            continue;
+        }
+        let lengths = (0..short).map(|nth| rest / short + usize::from(nth < rest % short));
+        return encode(std::iter::repeat_n(13, long).chain(lengths), octets);
+    }
+    None
+}
+
+/// Encodes one symbol of each length, padded.
+fn encode(lengths: impl Iterator<Item = usize>, octets: usize) -> Option<Vec<u8>> {
+    let mut text = Vec::with_capacity(octets);
+    let (mut pending, mut length) = (0_u32, 0);
+    for bits in lengths {
+        let code = match bits {
+            5 => 0x3,     // a
+            6 => 0x16,    // -
+            7 => 0x5d,    // B
+            8 => 0xfc,    // X
+            13 => 0x1ffd, // ~
+            _ => return None,
+        };
+        (pending, length) = (pending << bits | code, length + bits);
         while length >= 8 {
             length -= 8;
-            octets.push((pending >> length) as u8);
+            text.push((pending >> length) as u8);
         }
         pending &= (1 << length) - 1;
     }
     if length > 0 {
-        octets.push((pending << (8 - length)) as u8 | (0xff >> length));
+        text.push((pending << (8 - length)) as u8 | 0xff >> length);
     }
-    octets
+    Some(text)
 }

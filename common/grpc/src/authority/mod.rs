@@ -1,9 +1,9 @@
-//! Makes any incoming `:authority` acceptable to h2.
+//! Replaces any incoming `:authority` by one that h2 accepts.
 //!
 //! kube-apiserver dials the frontend's Unix socket with the socket's path as target, so grpc-go sends `:authority:
 //! %2Fetc%2Fkubernetes%2F...sock` (older versions send the path itself), and h2 answers PROTOCOL_ERROR before any
-//! handler sees the request. [`AuthorityPatch`] parses the incoming bytes and replaces characters that an authority
-//! must not contain, without changing lengths, before h2 reads them.
+//! handler sees the request. [`AuthorityPatch`] parses the incoming bytes and replaces the value by a filler of the same
+//! length before h2 reads them.
 //!
 //! Everything else passes unchanged in the reader's own buffer: other protocols, other frames, malformed frames. Only a
 //! HEADERS frame is held back until it is complete. CONTINUATION passes: pseudo-headers come first, and h2 refuses, as

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
+use net::tls::ReadAhead;
 use tokio::io::{AsyncRead, ReadBuf, join, sink};
 use tokio::net::UnixStream;
 use tokio::runtime::Builder;
@@ -183,7 +184,8 @@ async fn floods_beside_a_ready_task() {
     let bytes = with(&[], [request, frame(DATA, 0, 1, b"x").repeat(10_000)]);
     let all = 3 * bytes.len().div_ceil(READ);
     let _served = [(); 3].map(|()| {
-        let flood = Flood { rest: bytes.clone(), reads: Arc::clone(&reads) };
+        let mut flood = ReadAhead::new(Flood { rest: bytes.clone(), reads: Arc::clone(&reads) });
+        flood.begin(64 << 10);
         serve(join(flood, sink()), settings.clone())
     });
     // The reads before each poll of a task that is always ready.

@@ -1,5 +1,5 @@
-//! The read-ahead below a TLS stream: rustls reads 4 KiB at a time; with a larger buffer below it, system calls no
-//! longer limit bulk transfers.
+//! The read-ahead below a TLS stream or h2: rustls reads 4 KiB at a time, h2 at most a frame; with a larger buffer below
+//! them, system calls no longer limit bulk transfers.
 //!
 //! Nothing is read ahead before the handshake is complete, and a server limits the bytes that its unauthenticated peer
 //! may send until then. The thread lends a buffer that is held only while it has unread bytes, so an idle connection
@@ -117,8 +117,8 @@ impl<IO: AsyncRead + Unpin> AsyncRead for ReadAhead<IO> {
     }
 }
 
-/// Buffers that a thread keeps between reads: one of each of the two sizes in use.
-const SPARES: usize = 2;
+/// Buffers that a thread keeps between reads: one of each of the three sizes in use.
+const SPARES: usize = 3;
 
 thread_local! {
     static SPARE: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };
