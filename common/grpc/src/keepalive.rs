@@ -36,11 +36,8 @@ pub(super) const EVIDENT_AFTER: Duration = Duration::from_secs(1);
 /// The time between the pings of a measurement: a busy machine delays those of one moment alike.
 const SAMPLE_EVERY: Duration = Duration::from_millis(100);
 
-/// How often a ping checks whether the RTT rose; after drains that measured nothing, up to the second time.
+/// How often a ping checks whether the RTT rose, and the lowest RTT that counts as risen: a busy machine rarely takes as long.
 const CHECK_EVERY: Duration = Duration::from_secs(30);
-const CHECK_RARELY: Duration = Duration::from_secs(960);
-
-/// The lowest RTT that counts as risen: a busy machine rarely takes as long.
 const RISEN: Duration = Duration::from_millis(8);
 
 /// When idle peers are pinged, and how long they may take.
@@ -156,9 +153,8 @@ struct Measurement {
     left: u8,
     next: Instant,
     lowest: Duration,
-    /// When a ping checks whether the RTT rose, and the time between such checks.
+    /// When a ping checks whether the RTT rose.
     check: Instant,
-    check_every: Duration,
 }
 
 impl KeepaliveHandle {
@@ -212,7 +208,7 @@ impl KeepaliveHandle {
     pub fn measure(&self, pings: u8, lanes: Option<u64>) {
         let (next, lowest) = (Instant::now(), Duration::MAX);
         let check = next + lanes.map_or(CHECK_EVERY, |lanes| until_check(next, lanes));
-        let measurement = Measurement { pings, left: pings, next, lowest, check, check_every: CHECK_EVERY };
+        let measurement = Measurement { pings, left: pings, next, lowest, check };
         self.tell(|state| state.measurement = Some(measurement));
     }
 
@@ -239,9 +235,6 @@ impl KeepaliveHandle {
         let by_kernels = if measuring && needs_wide_window(took) { between_kernels() } else { None };
         let mut state = self.state.lock();
         let Some(measurement) = &mut state.measurement else { return false };
-        if !rose {
-            measurement.check_every = CHECK_EVERY;
-        }
         measurement.lowest = measurement.lowest.min(took);
         let lowest = measurement.lowest;
         if !needs_wide_window(lowest) || by_kernels.is_some_and(|rtt| rtt >= lowest / 2) {
@@ -253,20 +246,12 @@ impl KeepaliveHandle {
         rose
     }
 
-    /// The path was drained to its time limit, and its RTT is `rtt`. `None`: what was under way did not let it be measured, so
-    /// the next drain comes later.
-    pub(super) fn drained(&self, rtt: Option<Duration>) {
+    /// Sets a higher RTT.
+    pub(super) fn rose(&self, rtt: Duration) {
         let mut state = self.state.lock();
-        let Some(measurement) = &mut state.measurement else { return };
-        match rtt {
-            Some(rtt) => {
-                measurement.lowest = rtt;
-                state.rtt = Some(rtt);
-            }
-            None => {
-                measurement.check += measurement.check_every;
-                measurement.check_every = (measurement.check_every * 2).min(CHECK_RARELY);
-            }
+        if let Some(measurement) = &mut state.measurement {
+            measurement.lowest = rtt;
+            state.rtt = Some(rtt);
         }
     }
 
@@ -302,7 +287,7 @@ impl KeepaliveHandle {
             }
             Some(measurement) if measurement.pings > 1 => {
                 while now >= measurement.check {
-                    measurement.check += measurement.check_every;
+                    measurement.check += CHECK_EVERY;
                     check = true;
                 }
                 next_sample = Some(measurement.check);

@@ -29,6 +29,7 @@ const LOOK_WHILE_IDLE: Duration = Duration::from_secs(4);
 /// under way arrives during the first one, and two pings without data, which take three, find out that no busy machine delays them.
 const DRAIN: Duration = Duration::from_millis(1_500);
 const DRAIN_ROUND_TRIPS: u32 = 6;
+const LEAST_ROUND_TRIPS: u32 = 4;
 
 /// The most bytes, read and written from the previous ping until the answer, that still count as no data. They take
 /// [`RISEN`](super::keepalive) at 16 Mbit/s.
@@ -80,6 +81,8 @@ impl Moved {
 struct Drain {
     backlog: Arc<Backlog>,
     until: Instant,
+    /// The streams are paused.
+    pauses: bool,
     /// How many pings had no data before them, and their lowest RTT. All until the end count, because another lane to the same process
     /// may be drained later than this one.
     quiet: (u8, Duration),
@@ -151,8 +154,8 @@ impl Pinger {
                 self.answered(now, now - ping_sent, moved);
             }
         }
-        if let Some(Drain { quiet: (pings, lowest), .. }) = self.drain.take_if(|drain| now >= drain.until) {
-            self.keepalive.drained((pings >= 2).then_some(lowest));
+        if let Some(Drain { quiet: (2.., lowest), .. }) = self.drain.take_if(|drain| now >= drain.until) {
+            self.keepalive.rose(lowest);
         }
         let Requests { keepalive, mut probe, check, next_sample, superseded, lost_by_peer } =
             self.keepalive.look(cx, now, self.ping_sent.is_some());
@@ -196,10 +199,15 @@ impl Pinger {
         let sending = moved.written - self.moved[0].written > QUIET;
         match &mut self.drain {
             None if checking && rose => {
-                let until = now + (took * DRAIN_ROUND_TRIPS).min(DRAIN);
-                self.backlog.pause(if sending { Paused::WindowAndData } else { Paused::Window });
-                self.drain =
-                    Some(Drain { backlog: Arc::clone(&self.backlog), until, quiet: (0, Duration::MAX) });
+                // Otherwise what is under way arrives until the end of the drain. The pings alone measure an idle path.
+                let pauses = took * LEAST_ROUND_TRIPS <= DRAIN;
+                if pauses {
+                    self.backlog.pause(if sending { Paused::WindowAndData } else { Paused::Window });
+                }
+                let time = took * DRAIN_ROUND_TRIPS;
+                let until = now + if pauses { time.min(DRAIN) } else { time };
+                let (backlog, quiet) = (Arc::clone(&self.backlog), (0, Duration::MAX));
+                self.drain = Some(Drain { backlog, until, pauses, quiet });
             }
             Some(_) if !rose => self.drain = None,
             // The peer has read the previous ping, so only what was sent later can be before this one and its answer.
@@ -207,7 +215,7 @@ impl Pinger {
                 let (pings, lowest) = drain.quiet;
                 drain.quiet = (pings.saturating_add(1), lowest.min(took));
             }
-            Some(_) if sending => self.backlog.pause(Paused::WindowAndData),
+            Some(Drain { pauses: true, .. }) if sending => self.backlog.pause(Paused::WindowAndData),
             _ => {}
         }
     }

@@ -5,6 +5,7 @@
 //! | an error | `--sync-interval`, growing to `--sync-interval-cap` with each further error |
 //! | a stream, while servers are missing and the burst lasts | [`BURST_PAUSE`], down to [`LAST_PAUSE`] of it for the last of many servers |
 //! | a stream to a known server, too often in a row | `--sync-interval`, growing likewise |
+//! | a stream, while only lanes to more than four servers are missing after all were | [`LANE_BURST`] of the burst, then `--sync-interval-cap` |
 //! | any other | `--sync-interval` |
 //!
 //! A load balancer may lead every attempt to a server that is already known. Such a duplicate causes no backoff, because it says
@@ -43,9 +44,10 @@ const FEW: f64 = 4.0;
 const BURST: usize = 3;
 pub(super) const LONGEST_BURST: usize = 15;
 
-/// Attempts of a burst that only seek further lanes, because other agents may still seek their first streams. The rest are
-/// `--sync-interval-cap` apart.
+/// Attempts that a burst for several servers still has for further lanes, with more servers than the second number: other agents
+/// may still seek their first streams. The rest are `--sync-interval-cap` apart.
 const LANE_BURST: usize = 8;
+const LANE_BURST_ABOVE: usize = 4;
 
 /// Servers that are believed to be missing: a count may be wrong, and nothing limits it.
 pub(super) const MOST_MISSING: usize = 16;
@@ -71,6 +73,8 @@ pub(super) struct Backoff<J> {
     duplicates: usize,
     /// Attempts that are left of the burst.
     burst: usize,
+    /// Several servers were missing at the last news.
+    for_several: bool,
     /// Duplicates in a row in the burst.
     fruitless: usize,
     /// Until when the attempts so far would have lasted without bursts.
@@ -80,7 +84,8 @@ pub(super) struct Backoff<J> {
 impl<J: FnMut() -> f64> Backoff<J> {
     pub(super) fn new(interval: Duration, cap: Duration, jitter: J) -> Self {
         let (duplicates, burst, fruitless, earned) = (0, 0, 0, Duration::ZERO);
-        Self { interval, cap: cap.max(interval), jitter, duplicates, burst, fruitless, earned }
+        let cap = cap.max(interval);
+        Self { interval, cap, jitter, duplicates, burst, for_several: false, fruitless, earned }
     }
 
     /// The duplicates in a row, not counting those of bursts.
@@ -90,7 +95,7 @@ impl<J: FnMut() -> f64> Backoff<J> {
 
     /// A reason to look for servers: `missing` of `known`. `shared`: probably other agents have it, too.
     pub(super) fn news(&mut self, known: usize, missing: usize, shared: bool) {
-        (self.duplicates, self.fruitless) = (0, 0);
+        (self.duplicates, self.fruitless, self.for_several) = (0, 0, missing > 1);
         self.burst = match shared && missing == 1 && known > 1 {
             // The server itself may be gone, and duplicates of the others cannot tell that.
             true => known,
@@ -98,8 +103,11 @@ impl<J: FnMut() -> f64> Backoff<J> {
         };
     }
 
-    /// The pause, instead of `pause`, if only further lanes are missing.
-    pub(super) fn for_lanes(&mut self, pause: Duration) -> Duration {
+    /// The pause, instead of `pause`, if only further lanes to `known` servers are missing.
+    pub(super) fn for_lanes(&mut self, known: usize, pause: Duration) -> Duration {
+        if known <= LANE_BURST_ABOVE || !self.for_several {
+            return pause;
+        }
         self.burst = self.burst.min(LANE_BURST);
         if self.burst == 0 { self.grown(u32::MAX) } else { pause }
     }

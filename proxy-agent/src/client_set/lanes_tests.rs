@@ -202,6 +202,16 @@ fn lost_lane_is_back_within_two_seconds() {
     }
 }
 
+#[test]
+fn few_servers_get_their_lanes_soon() {
+    for (servers, limit) in [(1, 3), (3, 15)] {
+        for seed in 0..20 {
+            let world = World::new(seed, Way::Balancer, servers, 2, 4);
+            assert!(world.now < SECOND * limit, "{servers} servers, seed {seed}: {:?}", world.now);
+        }
+    }
+}
+
 /// Other agents behind the same balancer may still seek their first streams.
 #[test]
 fn lanes_are_sought_slowly_once_every_server_has_a_stream() {

@@ -233,7 +233,7 @@ impl<J: FnMut() -> f64> Machine<J> {
             true => self.backoff.after_duplicate(now, servers, wanted),
             false => self.backoff.after_stream(now, servers, wanted),
         };
-        let pause = if demand_now == Demand::Lane { self.backoff.for_lanes(pause) } else { pause };
+        let pause = if demand_now == Demand::Lane { self.backoff.for_lanes(known, pause) } else { pause };
         self.search = now + pause;
         self.after_look(now, demand == Demand::Look && known_server);
         decision

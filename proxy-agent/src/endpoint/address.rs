@@ -79,9 +79,14 @@ impl Target {
     /// Parses a DIAL_REQ's address. The port is a number, which may have leading zeros and a `+`: no client of a tunnel sends
     /// service names.
     pub fn parse(network: Network, address: &str) -> Result<Self, DialError> {
-        let parts = split(address).ok().and_then(|(host, port)| Some((host, port?.parse().ok()?)));
-        let (host, port) =
-            parts.ok_or_else(|| DialError::new(network, "", Failure::Address(address.to_owned())))?;
+        let parsed = match split(address) {
+            Ok((host, Some(port))) => {
+                port.parse().map(|port| (host, port)).map_err(|_| format!("{port}: invalid port"))
+            }
+            Ok((_, None)) => Err(format!("{address}: missing port in address")),
+            Err(_) => Err(format!("{address}: it is not HOST:PORT")),
+        };
+        let (host, port) = parsed.map_err(|why| DialError::new(network, "", Failure::Address(why)))?;
         Ok(Self { host: parse_host(host), port })
     }
 }
@@ -130,22 +135,22 @@ mod tests {
 
     #[test]
     fn other_texts_than_host_and_port_are_refused() {
-        for address in [
-            "",
-            "127.0.0.1",
-            "[::1]",
-            "[::1]9",
-            "::1:9",
-            "[::1]:9:9",
-            "[::1:9",
-            "127.0.0.1:65536",
-            "127.0.0.1:99999999999",
-            "127.0.0.1:-1",
-            "127.0.0.1:",
-            "127.0.0.1:nope",
-            "x y:nope",
+        for (address, error) in [
+            ("", ": missing port in address"),
+            ("127.0.0.1", "127.0.0.1: missing port in address"),
+            ("[::1]", "[::1]: missing port in address"),
+            ("[::1]9", "[::1]9: it is not HOST:PORT"),
+            ("::1:9", ":1:9: invalid port"),
+            ("[::1]:9:9", "9:9: invalid port"),
+            ("[::1:9", "[::1:9: it is not HOST:PORT"),
+            ("127.0.0.1:65536", "65536: invalid port"),
+            ("127.0.0.1:99999999999", "99999999999: invalid port"),
+            ("127.0.0.1:-1", "-1: invalid port"),
+            ("127.0.0.1:", ": invalid port"),
+            ("127.0.0.1:nope", "nope: invalid port"),
+            ("x y:nope", "nope: invalid port"),
         ] {
-            assert_eq!(parse(address), Err(format!("dial tcp: address {address}: it is not HOST:PORT")));
+            assert_eq!(parse(address), Err(format!("dial tcp: address {error}")), "{address}");
         }
     }
 

@@ -32,8 +32,8 @@ pub enum Failure {
     /// text for unknown names.
     #[error("unknown network {0}")]
     UnknownNetwork(String),
-    /// The address is not `host:port`; Go has several texts for this.
-    #[error("address {0}: it is not HOST:PORT")]
+    /// The address is not `host:port`, or has no valid port. Go has further texts for this.
+    #[error("address {0}")]
     Address(String),
     /// The name could not be resolved.
     #[error(transparent)]

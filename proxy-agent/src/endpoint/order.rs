@@ -1,7 +1,8 @@
 //! The order in which several addresses of one name are tried: RFC 6724's, as far as it concerns the addresses of today.
 //!
 //! Without it an agent without IPv6 would spend a share of every dial on unreachable addresses. IPv6 comes before IPv4, except
-//! from or to a local address: such a destination is often out of reach although it has a route.
+//! from or to a local address: such a destination is often out of reach although it has a route. From a local address a local one
+//! comes before a global one.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
@@ -22,8 +23,8 @@ fn sort_with(addresses: &mut [IpAddr], source_of: impl Fn(IpAddr) -> Option<IpAd
         |ip: IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unique_local() || ip.is_unicast_link_local());
     addresses.sort_by_cached_key(|&address| {
         let source = source_of(address);
-        let local = is_local(address) || source.is_some_and(is_local);
-        (source.is_none(), local, address.is_ipv4())
+        let mismatch = source.is_some_and(|source| is_local(source) != is_local(address));
+        (source.is_none(), mismatch, is_local(address), address.is_ipv4())
     });
 }
 
@@ -75,5 +76,6 @@ mod tests {
         assert_eq!(sorted(&["fd00::1", "10.0.0.1"], both), ["10.0.0.1", "fd00::1"]);
         let local = |address: IpAddr| if address.is_ipv4() { v4() } else { "fd00::5".parse().ok() };
         assert_eq!(sorted(&["2001:db8::1", "10.0.0.1"], local), ["10.0.0.1", "2001:db8::1"]);
+        assert_eq!(sorted(&["2001:db8::1", "fd00::1"], local), ["fd00::1", "2001:db8::1"]);
     }
 }

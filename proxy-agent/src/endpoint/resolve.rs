@@ -175,8 +175,9 @@ impl Configured {
     fn read(resolv_conf: &PathBuf, hosts: &PathBuf) -> Self {
         let (config, options) = read_resolv_conf(resolv_conf);
         let mut known = Hosts::default();
-        // Without a file, or behind a line that cannot be read, there are no names.
-        let _ = std::fs::File::open(hosts).and_then(|file| known.read_hosts_conf(file));
+        // Without a file there are no names.
+        let text = std::fs::read(hosts).unwrap_or_default();
+        let _ = known.read_hosts_conf(String::from_utf8_lossy(&text).as_bytes());
         Self::new(config, &options, known)
     }
 
@@ -343,13 +344,18 @@ fn modified(path: &PathBuf) -> Option<SystemTime> {
 }
 
 /// The addresses of a name in the hosts file. The library would apply search domains first, and ask its servers for
-/// `name.search.domain`; Go looks up the requested name before.
+/// `name.search.domain`; Go looks up the requested name before. Only plain names: the library takes other spellings for the same
+/// name, which the destination policy does not.
 fn known(hosts: &Hosts, host: &str) -> Vec<IpAddr> {
+    if host.len() > 254 || !host.is_ascii() || host.contains('\\') {
+        return Vec::new();
+    }
     let Ok(name) = host.parse::<Name>() else { return Vec::new() };
     let mut known = Vec::new();
     for kind in [RecordType::A, RecordType::AAAA] {
         let found = hosts.lookup_static_host(&Query::query(name.clone(), kind));
         for ip in found.iter().flat_map(Lookup::answers).filter_map(|record| record.data.ip_addr()) {
+            let ip = ip.to_canonical();
             if !known.contains(&ip) {
                 known.push(ip);
             }

@@ -32,7 +32,7 @@ impl fmt::Display for LabelSelector {
 }
 
 fn requirement(text: &str) -> Result<(), String> {
-    let is_part = |c: char| c.is_ascii_whitespace() || "=!<>()".contains(c);
+    let is_part = |c: char| matches!(c, ' ' | '\t' | '\r' | '\n') || "=!<>()".contains(c);
     let (key, rest) = match text.strip_prefix('!') {
         Some(key) => (key.trim_ascii_start(), ""),
         None => text.split_at(text.find(is_part).unwrap_or(text.len())),
@@ -49,6 +49,7 @@ fn requirement(text: &str) -> Result<(), String> {
         return check_value(value);
     }
     if let Some(number) = rest.strip_prefix(['>', '<']).map(str::trim_ascii) {
+        check_value(number)?;
         let parsed = number.parse::<i64>();
         return parsed
             .map(drop)

@@ -62,7 +62,8 @@ struct Stream {
     id: LinkId,
     agent: &'static str,
     announced: Identifiers,
-    leaving: (bool, bool),
+    /// Whether it drains, and whether it is unresponsive.
+    state: (bool, bool),
     registration: Registration<u64>,
 }
 
@@ -80,7 +81,7 @@ impl Stream {
     }
 
     fn health(&self) -> Health {
-        match self.leaving {
+        match self.state {
             (false, false) => Health::Ready,
             (true, false) => Health::Fallback,
             (_, true) => Health::Unresponsive,
@@ -159,8 +160,8 @@ fn play(strategies: &[Strategy], selection: Selection, steps: Vec<Step>) {
                     Ok(registration) => {
                         assert!(incumbents < MAX_STREAMS_PER_AGENT);
                         let (id, agent) = (registration.id, AGENTS[agent]);
-                        let (announced, leaving) = (identifiers, (false, false));
-                        streams.push(Stream { id, agent, announced, leaving, registration });
+                        let (announced, state) = (identifiers, (false, false));
+                        streams.push(Stream { id, agent, announced, state, registration });
                     }
                     Err(error) => {
                         assert_eq!(
@@ -177,12 +178,12 @@ fn play(strategies: &[Strategy], selection: Selection, steps: Vec<Step>) {
             }
             Step::Drain(at) if !streams.is_empty() => {
                 let stream = at.index(streams.len());
-                streams[stream].leaving.0 = true;
+                streams[stream].state.0 = true;
                 manager.set_draining(streams[stream].id);
             }
             Step::Unresponsive(at, unresponsive) if !streams.is_empty() => {
                 let stream = at.index(streams.len());
-                streams[stream].leaving.1 = unresponsive;
+                streams[stream].state.1 = unresponsive;
                 manager.set_unresponsive(streams[stream].id, unresponsive);
             }
             Step::Choose(host, exclude, seed) => {

@@ -11,7 +11,7 @@ use rand::{Rng, RngExt};
 use super::{Identifiers, LinkId, Strategy};
 
 /// Random places that are searched for an agent with a suitable stream, before all are. More are needed only while most agents
-/// are leaving.
+/// are not ready.
 const ATTEMPTS: usize = 16;
 
 /// Whether a stream should get new dials.

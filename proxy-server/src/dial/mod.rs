@@ -48,7 +48,10 @@ const NEXT_AGENT_WITHIN: Duration = Duration::from_secs(1);
 const BREATH: Duration = Duration::from_millis(50);
 
 /// The interval at which a dial looks for an agent that is better than the one that it waits for.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// The pause of a dial that cannot move, because the other agent is full.
+const FULL_PAUSE: Duration = Duration::from_secs(1);
 
 /// Only in debug builds: a dial of this target panics, so that tests see what a panic ends.
 const PANICS: &str = "panic-server.invalid:1";
@@ -270,8 +273,7 @@ impl Dialer {
         outcome
     }
 
-    /// Resolves with another agent that has room, once the first one does not answer pings and the other does. A full agent is no
-    /// better: the first one may still answer.
+    /// Resolves with another agent that has room, once the first one does not answer pings and the other does.
     async fn better(&self, tried: LinkId, agent_id: &str, host: &str) -> Reserved {
         loop {
             sleep(LOOK_EVERY).await;
@@ -282,6 +284,8 @@ impl Dialer {
             if let Some(second) = second.and_then(|second| self.reserve(second).ok()) {
                 return second;
             }
+            // A full agent is no better: the first one may still answer.
+            sleep(FULL_PAUSE).await;
         }
     }
 

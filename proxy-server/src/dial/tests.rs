@@ -455,7 +455,7 @@ async fn a_dial_leaves_an_agent_that_ceases_to_answer_for_one_that_does() {
     let bench = bench(Duration::ZERO, many(), &[Script::Silent, Script::Open(SOON)]);
     let (agent, ()) = tokio::join!(bench.dialed_by(), first_falls_silent(&bench, 5 * SOON));
     assert_eq!(agent, "b");
-    assert_eq!(bench.sum().await, (2, 1, vec!["1 in 260ms".to_owned()]));
+    assert_eq!(bench.sum().await, (2, 1, vec!["1 in 210ms".to_owned()]));
 }
 
 #[tokio::test(start_paused = true)]
@@ -468,7 +468,7 @@ async fn a_dial_leaves_each_agent_that_ceases_to_answer() {
     };
     let (agent, ()) = tokio::join!(bench.dialed_by(), silences);
     assert_eq!(agent, "c");
-    assert_eq!(bench.sum().await, (3, 2, vec!["1 in 510ms".to_owned()]));
+    assert_eq!(bench.sum().await, (3, 2, vec!["1 in 410ms".to_owned()]));
 }
 
 #[tokio::test(start_paused = true)]

@@ -11,8 +11,11 @@ use std::time::Duration;
 use super::Severity;
 use crate::metrics::Counter;
 
-/// The limit of the queue in bytes, with the lines that are being written: some seconds of a busy process.
+/// The limit of the queue in bytes: some seconds of a busy process.
 const LIMIT: usize = 4 * 1024 * 1024;
+
+/// Bytes in the queue that end the writer's pause.
+const MUCH: usize = LIMIT / 4;
 
 /// How long the writer pauses after a write, so that it writes several lines at once. Waking it for each line cost more
 /// than all other work on logs: a fifth of the cost of a short connection.
@@ -60,8 +63,8 @@ impl Queue {
                         Item::Flush(done) => flushed.push(done),
                     }
                 }
-                write(&lines, &counted);
                 held.fetch_sub(lines.iter().map(|line| line.text.len()).sum(), Ordering::Relaxed);
+                write(&lines, &counted);
                 drop(flushed);
                 thread::park_timeout(REST);
             }
@@ -72,10 +75,14 @@ impl Queue {
         Ok(Arc::new(Self { items, bytes, writer: started.thread().clone(), lost }))
     }
 
-    /// Queues the line, or counts it as lost. Wakes only a writer that has no lines.
+    /// Queues the line, or counts it as lost. Wakes only a writer that has no lines, or many.
     pub(super) fn push(&self, line: Line) {
         let len = line.text.len();
-        let fits = self.bytes.fetch_add(len, Ordering::Relaxed) + len <= LIMIT;
+        let before = self.bytes.fetch_add(len, Ordering::Relaxed);
+        let fits = before + len <= LIMIT;
+        if before < MUCH && before + len >= MUCH {
+            self.writer.unpark();
+        }
         if !fits || self.items.send(Item::Line(line)).is_err() {
             self.bytes.fetch_sub(len, Ordering::Relaxed);
             self.lost.inc();
@@ -117,15 +124,36 @@ mod tests {
     #[test]
     fn lines_beyond_the_limit_are_counted() {
         let (queue, told, permit) = queue();
-        queue.push(line(LIMIT - 1));
+        queue.push(line(1));
         assert_eq!(told.recv_timeout(SOON), Ok(1));
+        queue.push(line(LIMIT - 1));
         queue.push(line(2));
         queue.push(line(1));
-        assert_eq!(queue.lost.get(), 1);
+        assert_eq!(queue.lost.get(), 1, "what is being written does not count");
         drop(permit);
         queue.flush(SOON);
         queue.push(line(LIMIT));
         assert_eq!(queue.lost.get(), 1, "what was written makes room");
+    }
+
+    /// At its rest the writer takes no line, until there are many or a flush.
+    #[test]
+    fn lines_of_one_rest_are_written_together() {
+        let (tell, told) = mpsc::channel();
+        let write = move |lines: &[Line], _: &Counter| {
+            let _ = tell.send(lines.len());
+        };
+        let queue = Queue::start("test", write).expect("starts");
+        let began = tokio::time::Instant::now();
+        let mut pushed = 0;
+        while began.elapsed() < 20 * REST {
+            queue.push(line(1));
+            pushed += 1;
+        }
+        queue.flush(SOON);
+        let writes: Vec<usize> = told.try_iter().collect();
+        assert_eq!(writes.iter().sum::<usize>(), pushed);
+        assert!(writes.len() <= 23, "{} writes of {pushed} lines", writes.len());
     }
 
     #[test]

@@ -56,13 +56,14 @@ const REQUEST_LINE: HeadError = HeadError::Bad("malformed request line");
 const TARGET: HeadError = HeadError::Bad("CONNECT target must be host:port");
 const FIELD: HeadError = HeadError::Bad("malformed header field");
 
-/// Parses a head incrementally. Each byte is scanned once, and each of the few lines parses the lines before it again.
+/// Parses a head incrementally: each line when it is complete, so that a fault is answered at once, and the whole head at its end.
 #[derive(Debug, Default)]
 pub struct HeadParser {
     /// Bytes scanned so far.
     scanned: usize,
     /// Where the current line starts.
     line_start: usize,
+    fields: usize,
 }
 
 impl HeadParser {
@@ -80,8 +81,13 @@ impl HeadParser {
                 b'\n' if !after_cr => return Err(HeadError::Bad("line without CR before LF")),
                 b'\n' => {
                     let (lines, _) = bytes.split_at_checked(self.scanned).unwrap_or((bytes, &[]));
-                    if let Some(head) = parse(lines, lines.get(self.line_start..).unwrap_or_default())? {
-                        return Ok(Some(head));
+                    match lines.get(self.line_start..).unwrap_or_default() {
+                        b"\r\n" if self.line_start > 0 => return head(lines).map(Some),
+                        line if self.line_start == 0 => request_line(line)?,
+                        line => {
+                            self.fields += 1;
+                            field(line, self.fields)?;
+                        }
                     }
                     self.line_start = self.scanned;
                 }
@@ -96,27 +102,28 @@ impl HeadParser {
     }
 }
 
-/// Parses complete lines, of which `last` is the last one. `None`: the head goes on.
-fn parse(lines: &[u8], last: &[u8]) -> Result<Option<Head>, HeadError> {
-    if lines.starts_with(b"\r") {
+fn request_line(line: &[u8]) -> Result<(), HeadError> {
+    if line == b"\r\n" {
         // The parser skips empty lines before a request.
         return Err(REQUEST_LINE);
     }
-    let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
-    let mut request = httparse::Request::new(&mut fields);
-    match request.parse(lines) {
-        Ok(httparse::Status::Partial) => Ok(None),
-        Ok(httparse::Status::Complete(len)) => head(&request, len).map(Some),
-        Err(httparse::Error::TooManyHeaders) => Err(HeadError::TooLarge),
-        Err(httparse::Error::HeaderName) if last.starts_with(b" ") || last.starts_with(b"\t") => {
-            Err(HeadError::Bad("folded header line"))
-        }
-        Err(httparse::Error::HeaderName) => Err(FIELD),
-        Err(httparse::Error::Version) if is_version(last.split(|byte| *byte == b' ').nth(2)) => {
+    match httparse::Request::new(&mut []).parse(line) {
+        Ok(_) => Ok(()),
+        Err(httparse::Error::Version) if is_version(line.split(|byte| *byte == b' ').nth(2)) => {
             Err(HeadError::Version)
         }
         Err(_) => Err(REQUEST_LINE),
     }
+}
+
+fn field(line: &[u8], count: usize) -> Result<(), HeadError> {
+    if count > MAX_FIELDS {
+        return Err(HeadError::TooLarge);
+    }
+    if line.starts_with(b" ") || line.starts_with(b"\t") {
+        return Err(HeadError::Bad("folded header line"));
+    }
+    httparse::parse_headers(line, &mut [httparse::EMPTY_HEADER]).map(drop).map_err(|_| FIELD)
 }
 
 fn is_version(word: Option<&[u8]>) -> bool {
@@ -124,9 +131,12 @@ fn is_version(word: Option<&[u8]>) -> bool {
         if major.is_ascii_digit() && minor.is_ascii_digit())
 }
 
-/// Checks a complete head of `len` bytes. Not earlier: an invalid field cannot replace a method's 405, and the client has sent its
-/// whole request before the answer.
-fn head(request: &httparse::Request<'_, '_>, len: usize) -> Result<Head, HeadError> {
+/// Checks a complete head. Not earlier: an invalid field cannot replace a method's 405, and the client has sent its whole request
+/// before the answer.
+fn head(bytes: &[u8]) -> Result<Head, HeadError> {
+    let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
+    let mut request = httparse::Request::new(&mut fields);
+    request.parse(bytes).map_err(|_| FIELD)?;
     let target = request.path.unwrap_or_default();
     let address = match request.method {
         // Methods are case-sensitive.
@@ -151,10 +161,10 @@ fn head(request: &httparse::Request<'_, '_>, len: usize) -> Result<Head, HeadErr
             user_agent = Some(cut.escape_ascii().to_string());
         }
     }
-    Ok(Head { address, user_agent, len })
+    Ok(Head { address, user_agent, len: bytes.len() })
 }
 
-/// Checks an authority-form target, and returns it for the agent, which names faults of the port as Go's agent does. A path and a
+/// Checks an authority-form target, and returns it for the agent, which names faults of the port. A path and a
 /// query are ignored, as in Go.
 fn authority(target: &str) -> Result<String, HeadError> {
     if target.len() > MAX_ADDRESS_BYTES {

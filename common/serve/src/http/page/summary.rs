@@ -129,24 +129,27 @@ fn failures(view: &View<'_>) -> Option<Fault> {
 
 /// The target or, if more of the failures have that in common, the peer of most recent failures.
 fn share_of_most(view: &View<'_>, failed: u64) -> Option<String> {
+    let remembered = recent_failures(view).count() as u64;
     let share = |count| match count {
         count if count >= failed => "all".to_owned(),
+        count if remembered < failed => format!("{} of the last {}", number(count), number(remembered)),
         count => format!("{} of them", number(count)),
     };
-    let peer = most_frequent(recent_failures(view).map(|one| &*one.peer));
+    let peers = recent_failures(view).map(|one| &*one.peer).filter(|_| !view.status.is_agent());
+    let peer = most_frequent(peers);
     let (target, times) = most_frequent(recent_failures(view).map(|one| &*one.target))?;
     if times > 1 && peer.is_none_or(|(_, by_peer)| times >= by_peer) {
-        let peers: HashSet<_> =
-            recent_failures(view).filter(|one| one.target == target).map(|one| &*one.peer).collect();
+        let peers = recent_failures(view).filter(|one| one.target == target).map(|one| &*one.peer);
+        let peers: HashSet<_> = peers.filter(|peer| !peer.is_empty()).collect();
         let kind = if view.status.is_agent() { "server" } else { "agent" };
         let through = match peers.len() {
-            1 => peers.into_iter().next().filter(|peer| !peer.is_empty()).map(str::to_owned),
-            several => Some(count(several as u64, kind)),
+            0 => String::new(),
+            1 => format!(" through {}", peers.into_iter().next().unwrap_or_default()),
+            several => format!(" through {}", count(several as u64, kind)),
         };
-        let through = through.map(|through| format!(" through {through}")).unwrap_or_default();
         return Some(format!(", {} to {target}{through}", share(times)));
     }
-    let (peer, times) = peer.filter(|_| !view.status.is_agent())?;
+    let (peer, times) = peer?;
     Some(format!(", {} through {peer}", share(times)))
 }
 

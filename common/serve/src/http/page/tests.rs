@@ -144,7 +144,7 @@ fn healthy_server_says_so_in_words() {
 }
 
 #[test]
-fn failures_are_summed_by_what_most_of_them_have_in_common() {
+fn most_frequent_target_or_peer_of_failures_is_named() {
     let summary = |failures: &[(&str, &str)]| {
         let mut status = server();
         let model = status.failures[0].clone();
