@@ -31,6 +31,9 @@ const DRAIN: Duration = Duration::from_millis(1_500);
 const DRAIN_ROUND_TRIPS: u32 = 6;
 const LEAST_ROUND_TRIPS: u32 = 4;
 
+/// The longest time of pings that do not drain the path.
+const IDLE_CHECK: Duration = Duration::from_secs(6);
+
 /// The most bytes, read and written from the previous ping until the answer, that still count as no data. They take
 /// [`RISEN`](super::keepalive) at 16 Mbit/s.
 const QUIET: u64 = 16 << 10;
@@ -77,7 +80,7 @@ impl Moved {
     }
 }
 
-/// The path is drained as long as this exists.
+/// Pings follow each other as long as this exists. The path is drained meanwhile, unless it is too long.
 struct Drain {
     backlog: Arc<Backlog>,
     until: Instant,
@@ -205,7 +208,7 @@ impl Pinger {
                     self.backlog.pause(if sending { Paused::WindowAndData } else { Paused::Window });
                 }
                 let time = took * DRAIN_ROUND_TRIPS;
-                let until = now + if pauses { time.min(DRAIN) } else { time };
+                let until = now + time.min(if pauses { DRAIN } else { IDLE_CHECK });
                 let (backlog, quiet) = (Arc::clone(&self.backlog), (0, Duration::MAX));
                 self.drain = Some(Drain { backlog, until, pauses, quiet });
             }

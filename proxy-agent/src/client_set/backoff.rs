@@ -5,7 +5,7 @@
 //! | an error | `--sync-interval`, growing to `--sync-interval-cap` with each further error |
 //! | a stream, while servers are missing and the burst lasts | [`BURST_PAUSE`], down to [`LAST_PAUSE`] of it for the last of many servers |
 //! | a stream to a known server, too often in a row | `--sync-interval`, growing likewise |
-//! | a stream, while only lanes to more than four servers are missing after all were | [`LANE_BURST`] of the burst, then `--sync-interval-cap` |
+//! | a stream, while only lanes to more than four servers are missing after several servers were | [`LANE_BURST`] of the burst, then `--sync-interval-cap` |
 //! | any other | `--sync-interval` |
 //!
 //! A load balancer may lead every attempt to a server that is already known. Such a duplicate causes no backoff, because it says

@@ -365,8 +365,8 @@ fn known(hosts: &Hosts, host: &str) -> Vec<IpAddr> {
 }
 
 /// Whether a text can be a name; other texts are never sent to a server. The rules are Go's: labels of letters, digits, `-` and
-/// `_`, at most 63 bytes each and 253 in total, no `-` at either end of a label, and not only digits. (The hosts file is
-/// searched for any text.)
+/// `_`, at most 63 bytes each and 253 in total, no `-` at either end of a label, and not only digits. (The hosts file may have
+/// others, such as `1234`.)
 fn is_domain_name(name: &str) -> bool {
     let name = name.strip_suffix('.').unwrap_or(name);
     let label = |label: &str| {

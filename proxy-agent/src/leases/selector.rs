@@ -18,8 +18,8 @@ impl LabelSelector {
             depth += i32::from(c == '(') - i32::from(c == ')');
             c == ',' && depth == 0
         };
-        if !text.trim_ascii().is_empty() {
-            text.split(separates).try_for_each(|text| requirement(text.trim_ascii()))?;
+        if !text.trim_matches(BLANKS).is_empty() {
+            text.split(separates).try_for_each(|text| requirement(text.trim_matches(BLANKS)))?;
         }
         Ok(Self(text.to_owned()))
     }
@@ -31,24 +31,27 @@ impl fmt::Display for LabelSelector {
     }
 }
 
+/// What Kubernetes skips between the parts.
+const BLANKS: [char; 4] = [' ', '\t', '\r', '\n'];
+
 fn requirement(text: &str) -> Result<(), String> {
-    let is_part = |c: char| matches!(c, ' ' | '\t' | '\r' | '\n') || "=!<>()".contains(c);
+    let is_part = |c: char| BLANKS.contains(&c) || "=!<>()".contains(c);
     let (key, rest) = match text.strip_prefix('!') {
-        Some(key) => (key.trim_ascii_start(), ""),
+        Some(key) => (key.trim_start_matches(BLANKS), ""),
         None => text.split_at(text.find(is_part).unwrap_or(text.len())),
     };
     if !is_key(key) {
         let syntax = "[PREFIX/]NAME, the name of 1 to 63 letters, digits, '-', '_' and '.'";
         return Err(format!("{key:?} is no label key ({syntax})"));
     }
-    let rest = rest.trim_ascii();
+    let rest = rest.trim_matches(BLANKS);
     if rest.is_empty() {
         return Ok(());
     }
     if let Some(value) = ["==", "=", "!="].iter().find_map(|operator| rest.strip_prefix(operator)) {
         return check_value(value);
     }
-    if let Some(number) = rest.strip_prefix(['>', '<']).map(str::trim_ascii) {
+    if let Some(number) = rest.strip_prefix(['>', '<']).map(|number| number.trim_matches(BLANKS)) {
         check_value(number)?;
         let parsed = number.parse::<i64>();
         return parsed
@@ -57,7 +60,7 @@ fn requirement(text: &str) -> Result<(), String> {
     }
     let values = ["in", "notin"].iter().find_map(|operator| rest.strip_prefix(operator));
     let values = values.ok_or_else(|| format!("found {rest:?} where one of = == != in notin > < was due"))?;
-    let inner = values.trim_ascii_start().strip_prefix('(').and_then(|rest| rest.strip_suffix(')'));
+    let inner = values.trim_start_matches(BLANKS).strip_prefix('(').and_then(|rest| rest.strip_suffix(')'));
     let inner = inner.ok_or_else(|| format!("found {values:?} where values in parentheses were due"))?;
     inner.split(',').try_for_each(check_value)
 }
@@ -85,7 +88,7 @@ fn is_name(text: &str) -> bool {
 
 /// A name, or nothing.
 fn check_value(text: &str) -> Result<(), String> {
-    let text = text.trim_ascii();
+    let text = text.trim_matches(BLANKS);
     let syntax = "at most 63 letters, digits, '-', '_' and '.'";
     let is_sound = text.is_empty() || is_name(text);
     if is_sound { Ok(()) } else { Err(format!("{text:?} is no label value ({syntax})")) }

@@ -65,7 +65,7 @@ impl Queue {
                 }
                 held.fetch_sub(lines.iter().map(|line| line.text.len()).sum(), Ordering::Relaxed);
                 write(&lines, &counted);
-                drop(flushed);
+                drop((lines, flushed));
                 thread::park_timeout(REST);
             }
         };

@@ -67,6 +67,8 @@ fn rejects_like_kubernetes() {
         "a>-5",
         "a>+5",
         "a\u{c}=b",
+        "\u{c}a=b",
+        "a=b\u{c}",
         "a=>b",
         "a<>b",
         "a!b",

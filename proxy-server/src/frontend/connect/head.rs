@@ -136,7 +136,7 @@ fn is_version(word: Option<&[u8]>) -> bool {
 fn head(bytes: &[u8]) -> Result<Head, HeadError> {
     let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
     let mut request = httparse::Request::new(&mut fields);
-    request.parse(bytes).map_err(|_| FIELD)?;
+    let Ok(httparse::Status::Complete(_)) = request.parse(bytes) else { return Err(FIELD) };
     let target = request.path.unwrap_or_default();
     let address = match request.method {
         // Methods are case-sensitive.

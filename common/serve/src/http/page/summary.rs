@@ -129,17 +129,19 @@ fn failures(view: &View<'_>) -> Option<Fault> {
 
 /// The target or, if more of the failures have that in common, the peer of most recent failures.
 fn share_of_most(view: &View<'_>, failed: u64) -> Option<String> {
-    let remembered = recent_failures(view).count() as u64;
+    // Not those before the history, which would make the share larger than the whole.
+    let recent = || recent_failures(view).take(usize::try_from(failed).unwrap_or(usize::MAX));
+    let remembered = recent().count() as u64;
     let share = |count| match count {
         count if count >= failed => "all".to_owned(),
         count if remembered < failed => format!("{} of the last {}", number(count), number(remembered)),
         count => format!("{} of them", number(count)),
     };
-    let peers = recent_failures(view).map(|one| &*one.peer).filter(|_| !view.status.is_agent());
+    let peers = recent().map(|one| &*one.peer).filter(|_| !view.status.is_agent());
     let peer = most_frequent(peers);
-    let (target, times) = most_frequent(recent_failures(view).map(|one| &*one.target))?;
+    let (target, times) = most_frequent(recent().map(|one| &*one.target))?;
     if times > 1 && peer.is_none_or(|(_, by_peer)| times >= by_peer) {
-        let peers = recent_failures(view).filter(|one| one.target == target).map(|one| &*one.peer);
+        let peers = recent().filter(|one| one.target == target).map(|one| &*one.peer);
         let peers: HashSet<_> = peers.filter(|peer| !peer.is_empty()).collect();
         let kind = if view.status.is_agent() { "server" } else { "agent" };
         let through = match peers.len() {
