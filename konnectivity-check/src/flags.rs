@@ -7,7 +7,8 @@ use std::time::Duration;
 use flags::{Exit, FlagError, FlagSet, GoDuration, port};
 
 const ABOUT: &str = "asks kube-apiserver, and so the tunnel, how agents or servers are. Exit status 0: all is well. \
-    `konnectivity-check compare` compares two servers: `compare --help`.";
+    `konnectivity-check compare` compares two servers: `compare --help`. `konnectivity-check status` and the other commands of this \
+    program ask it by its admin port.";
 
 /// The program to check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,6 @@
 //! | an error | `--sync-interval`, growing to `--sync-interval-cap` with each further error |
 //! | a stream, while servers are missing and the burst lasts | [`BURST_PAUSE`], down to [`LAST_PAUSE`] of it for the last of many servers |
 //! | a stream to a known server, too often in a row | `--sync-interval`, growing likewise |
-//! | a stream, while only lanes to more than four servers are missing after several servers were | [`LANE_BURST`] of the burst, then `--sync-interval-cap` |
 //! | any other | `--sync-interval` |
 //!
 //! A load balancer may lead every attempt to a server that is already known. Such a duplicate causes no backoff, because it says
@@ -45,9 +44,9 @@ const BURST: usize = 3;
 pub(super) const LONGEST_BURST: usize = 15;
 
 /// Attempts that a burst for several servers still has for further lanes, with more servers than the second number: other agents
-/// may still seek their first streams. The rest are `--sync-interval-cap` apart.
+/// may still seek their first streams.
 const LANE_BURST: usize = 8;
-const LANE_BURST_ABOVE: usize = 4;
+const LANE_BURST_ABOVE: usize = 8;
 
 /// Servers that are believed to be missing: a count may be wrong, and nothing limits it.
 pub(super) const MOST_MISSING: usize = 16;
@@ -103,13 +102,11 @@ impl<J: FnMut() -> f64> Backoff<J> {
         };
     }
 
-    /// The pause, instead of `pause`, if only further lanes to `known` servers are missing.
-    pub(super) fn for_lanes(&mut self, known: usize, pause: Duration) -> Duration {
-        if known <= LANE_BURST_ABOVE || !self.for_several {
-            return pause;
+    /// Only further lanes to `known` servers are missing.
+    pub(super) fn only_lanes(&mut self, known: usize) {
+        if known > LANE_BURST_ABOVE && self.for_several {
+            self.burst = self.burst.min(LANE_BURST);
         }
-        self.burst = self.burst.min(LANE_BURST);
-        if self.burst == 0 { self.grown(u32::MAX) } else { pause }
     }
 
     /// An attempt starts.

@@ -226,7 +226,7 @@ fn lanes_are_sought_slowly_once_every_server_has_a_stream() {
             world.run(SECOND / 50);
         }
         let attempts = world.run(SECOND * 5);
-        assert!((1..=9).contains(&attempts) || world.is_at_rest(), "seed {seed}: {attempts}");
+        assert!((1..=14).contains(&attempts) || world.is_at_rest(), "seed {seed}: {attempts}");
         world.run(SECOND * 2_000);
         assert!(world.lanes().iter().all(|lanes| *lanes == 2), "seed {seed}: {:?}", world.lanes());
     }

@@ -228,12 +228,14 @@ impl<J: FnMut() -> f64> Machine<J> {
         }
         let (known, demand_now) = (self.believed(), self.demand());
         let wanted = matches!(demand_now, Demand::Missing | Demand::Lane);
+        if demand_now == Demand::Lane {
+            self.backoff.only_lanes(known);
+        }
         let servers = (known - self.missing().min(known), known);
         let pause = match known_server {
             true => self.backoff.after_duplicate(now, servers, wanted),
             false => self.backoff.after_stream(now, servers, wanted),
         };
-        let pause = if demand_now == Demand::Lane { self.backoff.for_lanes(known, pause) } else { pause };
         self.search = now + pause;
         self.after_look(now, demand == Demand::Look && known_server);
         decision
