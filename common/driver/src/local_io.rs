@@ -55,9 +55,9 @@ pub trait LocalIo: Send {
     /// ready.
     fn poll_shut_down(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// Ends the local side: flushes buffered bytes, then closes. Called again until ready; then this end is dropped.
-    /// It has a time limit of its own, at most 10 minutes. It may read and discard `allowance` bytes of its peer, and deducts them. With an
-    /// allowance of zero it is called again once there is more.
+    /// Ends the local side: flushes buffered bytes, then closes. Called again until ready; then this end is dropped. It has a
+    /// time limit of its own, at most 10 minutes. It may read and discard `allowance` bytes of its peer, and deducts them. With
+    /// an allowance of zero it is called again once there is more.
     fn poll_end(
         &mut self,
         cx: &mut Context<'_>,

@@ -516,6 +516,15 @@ async fn send_bursts(stream: &mut WireStream, pause: Duration) {
     }
 }
 
+/// Sends without end, as much as the window allows, and counts the bytes.
+async fn send_counted(stream: &mut WireStream, sent: &AtomicU64) {
+    loop {
+        let room = ready(stream).await.unwrap().min(60_000);
+        stream.send(data(vec![1; room])).unwrap();
+        sent.fetch_add(room as u64, Ordering::Relaxed);
+    }
+}
+
 async fn receive_all(stream: &mut WireStream) {
     loop {
         packet(stream).await;
@@ -546,16 +555,7 @@ async fn window_is_returned_after_a_drain_without_an_answer() {
     let OverPath { path, mut client, mut server, began, .. } = OverPath::new().await;
     let sent = AtomicU64::new(0);
     let at = |millis| sleep_until(began + Duration::from_millis(millis));
-    let load = async {
-        let send = async {
-            loop {
-                let room = ready(&mut client.stream).await.unwrap().min(60_000);
-                client.stream.send(data(vec![1; room])).unwrap();
-                sent.fetch_add(room as u64, Ordering::Relaxed);
-            }
-        };
-        tokio::join!(send, receive_all(&mut server))
-    };
+    let load = async { tokio::join!(send_counted(&mut client.stream, &sent), receive_all(&mut server)) };
     let watch = async {
         at(10_000).await;
         path.one_way_ms.store(40, Ordering::Relaxed);
@@ -581,16 +581,7 @@ async fn path_that_is_too_long_for_a_drain_is_measured_once_it_is_idle() {
     let OverPath { path, mut client, mut server, keepalive, began } = OverPath::new().await;
     path.one_way_ms.store(250, Ordering::Relaxed);
     let sent = AtomicU64::new(0);
-    let load = async {
-        let send = async {
-            loop {
-                let room = ready(&mut client.stream).await.unwrap().min(60_000);
-                client.stream.send(data(vec![1; room])).unwrap();
-                sent.fetch_add(room as u64, Ordering::Relaxed);
-            }
-        };
-        tokio::join!(send, receive_all(&mut server))
-    };
+    let load = async { tokio::join!(send_counted(&mut client.stream, &sent), receive_all(&mut server)) };
     let watch = async {
         let (mut before, mut still) = (0, 0);
         for second in 10..310 {
