@@ -5,6 +5,7 @@ use std::task::{Context, Poll};
 use grpc::WireError;
 use mux::{Cause, ConnKey, ConnectId, DialError, Dropped, PacketKind, Time, TraceContext};
 
+use crate::LinkEnd;
 use crate::conns::Conns;
 use crate::live::Traffic;
 
@@ -45,8 +46,9 @@ pub trait LinkHandler<S> {
     /// Agent: the server tells the number of servers, if it is a native one.
     fn servers_told(&mut self, _servers: u32) {}
 
-    /// The stream has ended with this many connections; from now on no command opens one.
-    fn lost(&mut self, _connections: usize) {}
+    /// The stream has ended with this many connections; from now on no command opens one. The driver goes on until the local ends
+    /// have taken what had arrived.
+    fn lost(&mut self, _end: &LinkEnd, _connections: usize) {}
 }
 
 /// The driver's counters. Called for each packet: must be cheap.

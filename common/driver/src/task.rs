@@ -216,12 +216,12 @@ impl<S: Side + Default, W: Wire, H: LinkHandler<S>, M: Meter> Driver<S, W, H, M>
     /// The stream is lost: all its dials and connections end now (invariant 1).
     pub(crate) fn stream_lost(&mut self, now: Time, end: LinkEnd) {
         if self.wire.take().is_some() {
-            self.end = Some(end);
             if std::mem::take(&mut self.paused) {
                 self.meter.paused(false);
             }
             self.conns.link.stream_lost(now);
-            self.handler.lost(self.conns.living_ends());
+            self.handler.lost(&end, self.conns.living_ends());
+            self.end = Some(end);
         }
     }
 

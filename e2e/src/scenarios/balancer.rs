@@ -54,14 +54,16 @@ pub(super) enum Side {
     Agents,
 }
 
-#[derive(Debug)]
-struct Flow {
+/// A connection of an agent, and its continuation to a server.
+#[derive(Clone, Debug)]
+pub(super) struct Flow {
     agent: SocketAddr,
-    server: usize,
+    pub(super) server: usize,
     /// The port of the connection to the server, once it exists.
     port: Option<u16>,
-    opened: Instant,
-    open: bool,
+    pub(super) opened: Instant,
+    /// `None` while it is open.
+    pub(super) closed: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -121,7 +123,7 @@ impl<'a> Balancer<'a> {
     /// From now on drops the resets of the open flows toward one side. Needs nftables.
     pub(super) fn drop_resets(&self, toward: Side) -> Result<()> {
         let flows = self.shared.flows.lock();
-        let open = flows.iter().filter(|flow| flow.open);
+        let open = flows.iter().filter(|flow| flow.closed.is_none());
         let lost: Vec<String> = match toward {
             Side::Servers => open.filter_map(|flow| Some(format!("{NEAR} . {}", flow.port?))).collect(),
             Side::Agents => open.map(|flow| format!("{} . {}", flow.agent.ip(), flow.agent.port())).collect(),
@@ -139,9 +141,9 @@ impl<'a> Balancer<'a> {
         self.network.router.exec(&["nft", &rules])
     }
 
-    /// The flows that agents opened: the server and the moment of each.
-    pub(super) fn opened(&self) -> Vec<(usize, Instant)> {
-        self.shared.flows.lock().iter().map(|flow| (flow.server, flow.opened)).collect()
+    /// The flows that agents opened so far.
+    pub(super) fn flows(&self) -> Vec<Flow> {
+        self.shared.flows.lock().clone()
     }
 }
 
@@ -161,12 +163,12 @@ impl Shared {
         let server = match *self.choice.lock() {
             Choice::Random => random,
             Choice::Missing => {
-                let has = flows.iter().filter(|flow| flow.open && flow.agent.ip() == agent.ip());
+                let has = flows.iter().filter(|flow| flow.closed.is_none() && flow.agent.ip() == agent.ip());
                 let has: BTreeSet<usize> = has.map(|flow| flow.server).collect();
                 (0..self.servers.len()).find(|server| !has.contains(server)).unwrap_or(random)
             }
         };
-        flows.push(Flow { agent, server, port: None, opened: Instant::now(), open: true });
+        flows.push(Flow { agent, server, port: None, opened: Instant::now(), closed: None });
         (flows.len() - 1, server)
     }
 }
@@ -181,7 +183,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
                 let _ = carry(stream, *server, &shared, flow).await;
             }
             if let Some(flow) = shared.flows.lock().get_mut(flow) {
-                flow.open = false;
+                flow.closed = Some(Instant::now());
             }
         });
     }

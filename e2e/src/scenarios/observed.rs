@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::balancer::Flow;
 use super::load::{Exchange, Load};
 use super::report::{Curve, Panel, Value};
 use super::world::{Sample, World};
@@ -33,8 +34,7 @@ pub(super) struct Observed {
     pub(super) calls: Vec<Exchange>,
     /// By agent: the connections that it made to the endpoint.
     pub(super) reached: Vec<Vec<Instant>>,
-    /// The flows that agents opened: the server and the moment of each.
-    pub(super) opened: Vec<(usize, Instant)>,
+    pub(super) flows: Vec<Flow>,
 }
 
 impl Observed {
@@ -48,7 +48,7 @@ impl Observed {
             dials: load.dials.all(),
             calls: load.calls.all(),
             reached: reached.collect(),
-            opened: world.balancer.opened(),
+            flows: world.balancer.flows(),
         }
     }
 
@@ -67,21 +67,22 @@ impl Observed {
                 (true, false) => time,
             };
             // A gap between two samples shows only in the flows: the server had at most as many agents as new flows.
-            let mut flows = self.opened.iter().filter(|(to, at)| *to == server && *at >= self.fault);
-            let flows = flows.nth(agents.saturating_sub(1)).map_or(0.0, |(_, at)| self.seconds(*at));
+            let mut flows =
+                self.flows.iter().filter(|flow| flow.server == server && flow.opened >= self.fault);
+            let flows = flows.nth(agents.saturating_sub(1)).map_or(0.0, |flow| self.seconds(flow.opened));
             let sampled = after.fold(Value::is(0.0), enough);
             Value { number: sampled.number.max(flows), ..sampled }
         });
         until.max_by(Value::compare).unwrap_or(Value::is(f64::NAN))
     }
 
-    /// Flows for each stream that came back, until all streams are back or the observation ends.
+    /// Flows since the fault for each of them that carries a stream, when every server has all agents or the observation ends.
     pub(super) fn flows_for_each_stream(&self) -> Value {
         let until = self.until_servers_have(self.agents);
         let back = self.fault + Duration::from_secs_f64(until.number) + SAMPLED;
-        let flows = self.opened.iter().filter(|(_, at)| (self.fault..=back).contains(at)).count();
-        let streams = self.samples.iter().filter_map(|samples| Some(samples.last()?.agents)).sum::<usize>();
-        Value { number: flows as f64 / streams as f64, ..until }
+        let flows = self.flows.iter().filter(|flow| (self.fault..=back).contains(&flow.opened));
+        let streams = flows.clone().filter(|flow| flow.closed.is_none_or(|closed| closed > back));
+        Value { number: flows.count() as f64 / streams.count() as f64, ..until }
     }
 
     /// Seconds of the longest call that was under way at the fault or began later; NaN without such a call.

@@ -65,8 +65,8 @@ async fn flows(network: &Network, mix: &Mix, sizes: Sizes, way: Way, observed: D
     sleep(sizes.interval / 2).await;
     let rest = Instant::now();
     sleep(observed).await;
-    let opened = world.balancer.opened();
-    Ok(opened.iter().filter(|(_, at)| *at > rest).map(|(_, at)| (*at - rest).as_secs_f64()).collect())
+    let opened = world.balancer.flows().into_iter().map(|flow| flow.opened);
+    Ok(opened.filter(|at| *at > rest).map(|at| (at - rest).as_secs_f64()).collect())
 }
 
 fn cumulative(opened: &[f64], seconds: f64) -> Curve {

@@ -8,6 +8,7 @@ use e2e::adversarial::AgentMeta;
 use e2e::endpoints::Endpoint;
 use e2e::exchange::{echo, echoed, expect_any_end, works};
 use e2e::frontend::{Conn, Mode, Tunnel};
+use e2e::metrics::SERVER;
 use e2e::pair::{FRONTS, Front, Pair, Setup};
 use e2e::payload::Payload;
 use e2e::process::Signal;
@@ -100,6 +101,56 @@ async fn a_server_killed_in_mid_transfer_closes_the_endpoints_and_the_agent_retu
         within_limit("the agent's return", Duration::from_secs(15), pair.wait_connected()).await??;
         works(pair.frontend(), &endpoint.target()).await?;
     }
+    Ok(())
+}
+
+/// The server keeps what had arrived for a client that reads nothing, but no longer counts the agent.
+#[tokio::test]
+async fn a_lost_agent_is_not_counted_although_a_client_reads_nothing() -> Result<()> {
+    let mut pair = Setup::grpc().agent_arg("--lanes=1").start().await?;
+    let endpoint = Endpoint::source(Payload::new(1, 64 << 20)).await?;
+    let _unread = pair.frontend().dial(&endpoint.target()).await?;
+    // The queue also holds bytes for a moment while the client's window fills.
+    let stalled = async {
+        let mut samples = vec![0.0];
+        while samples.len() < 10 || samples[0] == 0.0 {
+            let queued = pair.server().metric("queued_bytes", &[]).await?;
+            samples.retain(|sample| *sample == queued);
+            samples.push(queued);
+        }
+        anyhow::Ok(())
+    };
+    within("a queue that stands still", stalled).await??;
+    pair.agent_mut().process.kill()?;
+    let counted = [("service_method", "Connect")];
+    let gone = pair.server().wait_metric("grpc_connections", &counted, 0.0);
+    let scrape = within_limit("the end of the count", Duration::from_secs(5), gone).await??;
+    let streams = format!("{SERVER}backend_connection_duration_seconds_count");
+    assert_eq!(scrape.value(&streams, &[]), 1.0);
+    pair.server_mut().process.wait_said("Stream read from agent cancelled").await
+}
+
+/// The agent keeps what had arrived for an endpoint that takes nothing, but not its servers waiting.
+#[tokio::test]
+async fn an_agent_returns_at_once_although_an_endpoint_takes_nothing() -> Result<()> {
+    let mut pair = Setup::grpc().agent_arg("--lanes=1").start().await?;
+    let endpoint = Endpoint::stalled().await?;
+    let conn = pair.frontend().dial(&endpoint.target()).await?;
+    let uploading = tokio::spawn(async move {
+        let (_input, mut output) = tokio::io::split(conn);
+        let _ = Payload::new(1, 1 << 40).send(&mut output).await;
+    });
+    let queued = async {
+        while pair.agent().metric("queued_bytes", &[]).await? == 0.0 {}
+        anyhow::Ok(())
+    };
+    within("bytes that wait", queued).await??;
+    pair.server_mut().process.kill()?;
+    within_limit("the loss", Duration::from_secs(5), pair.agent_mut().wait_unready()).await??;
+    pair.server_mut().restart()?;
+    pair.server_mut().wait_healthy().await?;
+    within_limit("the agent's return", Duration::from_secs(5), pair.wait_connected()).await??;
+    uploading.abort();
     Ok(())
 }
 

@@ -93,7 +93,7 @@ pub struct ClientSet<C: Connector, L> {
     /// The name of the last attempt.
     last_attempt: StreamName,
     running: JoinSet<LinkEnd>,
-    /// The streams of the tasks in `running`.
+    /// The streams of the tasks in `running` that have not ended.
     streams: HashMap<Id, Stream>,
     server_changes: (mpsc::UnboundedSender<ServerChange>, mpsc::UnboundedReceiver<ServerChange>),
     /// Unix time in seconds.
@@ -201,6 +201,13 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
         match state {
             ServerState::Distant => return self.machine.set_distant(self.now(), id),
             ServerState::Servers(count) => return self.machine.told(self.now(), id, count),
+            ServerState::Lost(end) => {
+                let task = self.streams.iter().find(|(_, stream)| stream.id == id).map(|(task, _)| *task);
+                if let Some(task) = task {
+                    self.lost(task, Ok(end));
+                }
+                return;
+            }
             _ => {}
         }
         // A retiring stream needs no successor.
@@ -209,7 +216,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             let limit = |cause| self.logs.due_for(cause, &**server_id);
             let server_id = Peer(server_id);
             match state {
-                ServerState::Responsive | ServerState::Distant => {
+                ServerState::Responsive => {
                     if let Some(suppressed) = limit("responsive") {
                         tracing::info!(serverID = %server_id, suppressed, "keepalive ping answered again");
                     }
@@ -229,7 +236,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
                 ServerState::GoingAway => {
                     tracing::info!(serverID = %server_id, "GOAWAY received, opening another stream to the server");
                 }
-                ServerState::Servers(_) => {}
+                _ => {}
             }
         }
         self.machine.set_unresponsive(self.now(), id, state != ServerState::Responsive);
@@ -403,7 +410,11 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
 
     fn ended(&mut self, ended: Result<(Id, LinkEnd), JoinError>) {
         let task = ended.as_ref().map_or_else(JoinError::id, |(task, _)| *task);
-        // Every task of `running` is in `streams`, and only this function removes entries.
+        self.lost(task, ended.map(|(_, end)| end));
+    }
+
+    /// A stream has ended. Its task may still run. Reported twice, it counts once.
+    fn lost(&mut self, task: Id, end: Result<LinkEnd, JoinError>) {
         let Some(Stream { id, server_id, retire, .. }) = self.streams.remove(&task) else { return };
         // The lanes to one server count once.
         let is_beside = |other: &Stream| {
@@ -421,15 +432,15 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
         };
         self.machine.lost(self.now(), id);
         let server_id = Peer(&server_id);
-        match ended {
-            Ok((_, LinkEnd::Finished)) => {
+        match end {
+            Ok(LinkEnd::Finished) => {
                 lose(LostReason::Eof);
                 tracing::info!(target: "v2", serverID = %server_id, "received EOF, exit");
             }
-            Ok((_, LinkEnd::Stopped)) => {
+            Ok(LinkEnd::Stopped) => {
                 tracing::info!(target: "v2", serverID = %server_id, "stop agent client.");
             }
-            Ok((_, LinkEnd::Failed(error))) => {
+            Ok(LinkEnd::Failed(error)) => {
                 lose(LostReason::RecvError);
                 let error = error.to_string();
                 tracing::error!(err = %Peer(&error), serverID = %server_id, "could not read stream");

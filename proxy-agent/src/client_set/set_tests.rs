@@ -18,6 +18,8 @@ struct Balancer {
     /// Several addresses, each of the server of the same name; none: one address of all servers. "dead" never answers.
     hosts: &'static [&'static str],
     tries: Mutex<Vec<Instant>>,
+    /// A lost stream's task goes on.
+    lingers: bool,
     /// The token that ends each stream, by server.
     live: Arc<Mutex<HashMap<String, CancellationToken>>>,
     closed: Mutex<usize>,
@@ -151,6 +153,7 @@ struct FakeLinks {
     controls: Controls,
     /// Whether a stopped stream ends.
     obedient: bool,
+    lingers: bool,
     /// Whether servers accept lanes.
     lanes: bool,
 }
@@ -169,7 +172,7 @@ impl LinkRunner<FakeStream> for FakeLinks {
             stream.server
         );
         self.controls.lock().push((stream.server.clone(), control.clone()));
-        let LinkControl { drain, stop, .. } = control;
+        let LinkControl { drain, stop, observer, .. } = control;
         let drained = Arc::clone(&self.drained);
         let draining = async {
             drain.cancelled().await;
@@ -179,7 +182,12 @@ impl LinkRunner<FakeStream> for FakeLinks {
         tokio::select! {
             () = draining => unreachable!("pending"),
             () = stream.lost.cancelled() => {
-                LinkEnd::Failed(WireError { code: Code::Unavailable, message: "lost".into() })
+                let end = LinkEnd::Failed(WireError { code: Code::Unavailable, message: "lost".into() });
+                observer(ServerState::Lost(end.clone()));
+                if self.lingers {
+                    stop.cancelled().await;
+                }
+                end
             }
             () = stop.cancelled(), if self.obedient => LinkEnd::Stopped,
         }
@@ -216,6 +224,7 @@ impl Rig {
             drained: Arc::clone(&drained),
             controls: Arc::clone(&controls),
             obedient,
+            lingers: balancer.lingers,
             lanes: balancer.lanes > 1,
         };
         let settings = SyncSettings {
@@ -264,6 +273,24 @@ async fn set_completes_and_replaces_lost_streams() {
     rig.until(3, 2).await;
     assert_eq!(rig.metrics.server_connections.count(), 2);
     rig.until(3, 3).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn stream_that_is_lost_is_replaced_while_its_task_goes_on() {
+    let mut rig = Rig::behind(Balancer { count: 3, lingers: true, ..Balancer::default() }, true);
+    rig.until(3, 3).await;
+    rig.end_stream("s1");
+    rig.until(3, 2).await;
+    assert_eq!(rig.metrics.server_connections.count(), 2);
+    rig.until(3, 3).await;
+    let named = rig.balancer.told.lock().last().unwrap().others.clone();
+    assert!(!named.contains(&2), "the lost stream is named: {named:?}");
+    rig.stop.cancel();
+    assert_eq!(rig.run.await.unwrap(), RunEnd::Stopped);
+    assert_eq!(
+        (rig.metrics.lost.counter(LostReason::RecvError).get(), rig.metrics.server_connections.count()),
+        (1, 0)
+    );
 }
 
 #[tokio::test(start_paused = true)]

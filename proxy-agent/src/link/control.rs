@@ -29,7 +29,7 @@ pub trait LinkRunner<S>: Send + Sync + 'static {
 }
 
 /// What a stream shows about its server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServerState {
     /// It answers pings again.
     Responsive,
@@ -41,6 +41,8 @@ pub enum ServerState {
     Distant,
     /// It tells this number of servers.
     Servers(usize),
+    /// The stream has ended so, not by us. Endpoints may still take what had arrived.
+    Lost(LinkEnd),
 }
 
 /// The controls of one stream. Cheap to clone.
@@ -90,7 +92,8 @@ pub(super) async fn watch_server(
             }
             else => return,
         };
-        if std::mem::replace(&mut known, state) != state {
+        if known != state {
+            known = state.clone();
             (control.observer)(state);
         }
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use driver::{Conns, LinkHandler};
+use driver::{Conns, LinkEnd, LinkHandler};
 use flags::GoDuration;
 use futures_util::FutureExt;
 use mux::{Agent, ConnKey, ConnectId, Time, TraceContext};
@@ -21,7 +21,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::Links;
 use super::control::{LinkControl, ServerState};
 use super::in_flight::{InFlight, InFlightGuard};
-use super::report::{ReportRequest, ReportRequests};
+use super::report::{OpenGuard, ReportRequest, ReportRequests};
 use crate::endpoint::{ConnContext, ConnInfo, DialError, Endpoint, Resolve};
 use crate::metrics::DialFailureReason;
 
@@ -71,6 +71,8 @@ pub(crate) struct AgentLinkHandler<R> {
     control: LinkControl,
     /// Set after a drain if another stream has replaced this one: resolves once this stream is idle.
     done: Option<Done>,
+    /// Lists the stream in the status until it ends.
+    open: Option<OpenGuard>,
     /// Questions for the status.
     reports: ReportRequests,
     /// When the server told the number of servers.
@@ -82,7 +84,7 @@ impl<R: Resolve> AgentLinkHandler<R> {
         links: Arc<Links<R>>,
         server: Server,
         control: LinkControl,
-        reports: ReportRequests,
+        (open, reports): (OpenGuard, ReportRequests),
     ) -> Self {
         // Never holds more results than the link has pending dials.
         let (report, results) = mpsc::unbounded_channel();
@@ -98,6 +100,7 @@ impl<R: Resolve> AgentLinkHandler<R> {
             control,
             done: None,
             told: None,
+            open: Some(open),
             reports,
         }
     }
@@ -233,6 +236,14 @@ impl<R: Resolve> LinkHandler<Agent> for AgentLinkHandler<R> {
         if self.server.native && self.told.is_none_or(|told| told.elapsed() >= TOLD_EVERY) {
             self.told = Some(Instant::now());
             (self.control.observer)(ServerState::Servers(servers as usize));
+        }
+    }
+
+    /// The set opens another stream at once: an endpoint may take the last bytes of this one for a minute.
+    fn lost(&mut self, end: &LinkEnd, _connections: usize) {
+        self.open = None;
+        if *end != LinkEnd::Stopped {
+            (self.control.observer)(ServerState::Lost(end.clone()));
         }
     }
 }

@@ -112,10 +112,10 @@ impl<R: Resolve> LinkRunner<GrpcStream> for Links<R> {
         let meter = LinkMeter::new(&self.metrics, link.traffic.clone());
         let open = self.open.enter(link);
         let server = Server { id: server_id, native, beyond };
-        let handler = AgentLinkHandler::new(Arc::clone(&self), server, control, reports);
+        let handler = AgentLinkHandler::new(Arc::clone(&self), server, control, (open, reports));
         let driver = Driver::<Agent, _, _, _>::new(&self.bounds, negotiated, wire, handler, meter);
         let end = unconstrained(driver).await;
-        drop((open, range));
+        drop(range);
         match end {
             LinkEnd::Stopped => {
                 let stopped = async {

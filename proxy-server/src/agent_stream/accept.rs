@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use driver::{Bounds, Driver, LinkEnd, SharedTraffic};
-use flags::GoDuration;
 use grpc::capabilities::{self, CAPABILITIES, Capabilities};
 use grpc::live_streams::LiveStreams;
 use grpc::{Code, KeepaliveFlags, Request, WireStream};
@@ -22,7 +21,7 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use super::connect_metadata::ConnectMetadata;
 use super::gate::AgentGate;
 use super::handle::{Command, LinkFacts, LinkHandle};
-use super::handler::ServerLinkHandler;
+use super::handler::{Living, ServerLinkHandler};
 use super::meter::LinkMeter;
 use super::slot::AgentSlot;
 use crate::auth::{Admitted, AgentPeer, Owned, Recheck, Refused};
@@ -81,7 +80,7 @@ impl AgentService {
         let start = Box::pin(Arc::clone(&self).start(request, Arc::clone(&peer), slot));
         async move {
             let Some(mut started) = start.await else { return };
-            self.run(&mut started, &peer).await;
+            self.run(&mut started).await;
         }
     }
 
@@ -94,13 +93,14 @@ impl AgentService {
     ) -> Option<Started> {
         let open = self.metrics.grpc_connections.enter(ServiceMethod::Connect);
         let admitted = self.admit(&mut request, &peer).await;
-        let link = match admitted.and_then(|agent| self.register(agent, &request, &peer, &slot, open)) {
-            Ok(link) => link,
-            Err(refused) => {
-                self.refuse(request, &peer, &refused);
-                return None;
-            }
-        };
+        let link =
+            match admitted.and_then(|agent| self.register(agent, &request, Arc::clone(&peer), &slot, open)) {
+                Ok(link) => link,
+                Err(refused) => {
+                    self.refuse(request, &peer, &refused);
+                    return None;
+                }
+            };
         let stream = self.greet(request, &link, &peer)?;
         self.probe_siblings(&link);
         self.warn_of_missing_identifiers();
@@ -133,7 +133,7 @@ impl AgentService {
         &self,
         (metadata, admitted, owned): Agent,
         request: &Request,
-        peer: &AgentPeer,
+        peer: Arc<AgentPeer>,
         slot: &AgentSlot,
         open: LiveGuard,
     ) -> Result<AgentLink, Refused> {
@@ -176,16 +176,27 @@ impl AgentService {
         })?;
         let (id, traffic) = (registration.id, handle.facts.traffic.clone());
         let meter = LinkMeter::new(&self.metrics, Arc::clone(&agent_id), &registration, traffic);
+        let reviewed = CancellationToken::new();
+        let living = Living {
+            registration,
+            _owned: owned,
+            _counted: counted,
+            _reviewed: reviewed.clone().drop_guard(),
+            began: Instant::now(),
+            peer,
+            metrics: self.metrics.clone(),
+        };
         let handler = ServerLinkHandler::new(
             (&handle, commands),
             Arc::clone(&request.keepalive),
             answer.pings.then(|| self.server_count.clone()),
             Arc::clone(&agent_id),
-            (registration, owned),
+            living,
             self.gate.toggles.clone(),
         );
         let negotiated = answer.negotiated(offer);
-        Ok(AgentLink { id, agent_id, recheck, live, answer, negotiated, handle, handler, meter, counted })
+        let recheck = recheck.map(|recheck| (recheck, reviewed));
+        Ok(AgentLink { id, agent_id, recheck, live, answer, negotiated, handle, handler, meter })
     }
 
     /// Refuses a Connect, counts and logs it, and remembers it for the status.
@@ -268,8 +279,6 @@ impl AgentService {
             handle,
             recheck: link.recheck,
             agent_id,
-            began: Instant::now(),
-            _counted: link.counted,
             _watch: AbortOnDropHandle::new(tokio::spawn(watch)),
         }
     }
@@ -298,31 +307,29 @@ impl AgentService {
     }
 
     /// Runs the driver in this task; at shutdown, or when the agent's token is refused, ends the stream in order.
-    async fn run(&self, started: &mut Started, peer: &AgentPeer) {
-        let Started { driver, handle, recheck, agent_id, began, .. } = started;
+    async fn run(&self, started: &mut Started) {
+        let Started { driver, handle, recheck, agent_id, .. } = started;
         let mut driver = unconstrained(driver);
         let refused = async {
             match recheck {
-                Some(recheck) => recheck.refused().await,
-                None => std::future::pending().await,
+                Some((recheck, lost)) => lost.run_until_cancelled(recheck.refused()).await,
+                None => None,
             }
         };
-        let end = tokio::select! {
-            end = &mut driver => end,
+        tokio::select! {
+            _ = &mut driver => {}
             () = self.lifetimes.end_streams.cancelled() => {
                 handle.send(Command::Finish);
-                timeout(LAST_BYTES, driver).await.unwrap_or(LinkEnd::Stopped)
+                let _ = timeout(LAST_BYTES, driver).await;
             }
-            why = refused => {
+            Some(why) = refused => {
                 tracing::warn!(
                     agentID = %Peer(agent_id), why = %Peer(&why), "token refused, closing agent stream"
                 );
                 handle.send(Command::Finish);
-                driver.await
+                driver.await;
             }
-        };
-        self.metrics.backend_duration.observe(began.elapsed());
-        log_end(&end, agent_id, peer, began.elapsed());
+        }
     }
 }
 
@@ -333,7 +340,7 @@ type Agent = (ConnectMetadata, Admitted, Option<Owned>);
 struct AgentLink {
     id: LinkId,
     agent_id: Arc<str>,
-    recheck: Option<Recheck>,
+    recheck: Option<(Recheck, CancellationToken)>,
     /// The agent's other streams.
     live: Option<LiveStreams>,
     answer: Capabilities,
@@ -341,8 +348,6 @@ struct AgentLink {
     handle: LinkHandle,
     handler: ServerLinkHandler,
     meter: LinkMeter,
-    /// Counts the lanes of the agent.
-    counted: Arc<LiveGuard>,
 }
 
 /// An accepted agent stream.
@@ -350,11 +355,9 @@ struct Started {
     /// Boxed, because a task keeps several copies of what is moved into it.
     driver: Pin<Box<dyn Future<Output = LinkEnd> + Send>>,
     handle: LinkHandle,
-    recheck: Option<Recheck>,
+    /// Reviews the agent's token until the stream is lost.
+    recheck: Option<(Recheck, CancellationToken)>,
     agent_id: Arc<str>,
-    began: Instant,
-    /// Counts the lanes of the agent.
-    _counted: Arc<LiveGuard>,
     _watch: AbortOnDropHandle<()>,
 }
 
@@ -362,26 +365,4 @@ struct Started {
 fn version(metadata: &HeaderMap) -> String {
     let text = metadata.get(http::header::USER_AGENT).and_then(|value| value.to_str().ok());
     Peer(text.unwrap_or_default()).to_string()
-}
-
-/// Logs the end of a stream in Go's words. As in Go, a lost connection is logged as an agent that left: an agent closes its
-/// connection this way when it finds that it already has a stream to this server.
-fn log_end(end: &LinkEnd, agent_id: &str, peer: &AgentPeer, duration: Duration) {
-    let (agent_id, duration) = (Peer(agent_id), GoDuration::from(duration));
-    match end {
-        LinkEnd::Finished => {
-            tracing::info!(target: "v2", agentID = %agent_id, %peer, %duration, "Receive stream from agent is closed");
-        }
-        LinkEnd::Stopped => {
-            tracing::info!(target: "v2", agentID = %agent_id, %peer, %duration, "Stream read from agent cancelled");
-        }
-        LinkEnd::Failed(error) if error.code == Code::Canceled => {
-            tracing::info!(
-                target: "v2", agentID = %agent_id, %peer, %duration, err = %error, "Stream read from agent cancelled"
-            );
-        }
-        LinkEnd::Failed(error) => {
-            tracing::error!(err = %error, agentID = %agent_id, %peer, %duration, "Receive stream from agent read failure");
-        }
-    }
 }

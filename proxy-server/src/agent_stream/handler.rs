@@ -3,21 +3,26 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-use driver::{Conns, LinkHandler};
-use grpc::KeepaliveHandle;
+use driver::{Conns, LinkEnd, LinkHandler};
+use flags::GoDuration;
+use grpc::{Code, KeepaliveHandle};
 use mux::{ConnKey, ConnectId, DialError, Server, Time};
 use serve::logs::{LogLimit, Peer};
+use serve::metrics::LiveGuard;
 use tokio::sync::mpsc::WeakUnboundedSender;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
+use tokio_util::sync::DropGuard;
 
 use super::handle::{Command, Commands, DialReply, LinkHandle, OpenConnection};
 use super::packet_probe::{Finding, PacketProbe};
 use super::wait_timer::WaitTimer;
-use crate::auth::Owned;
+use crate::auth::{AgentPeer, Owned};
 use crate::backends::Registration;
 use crate::dial::DialFailure;
+use crate::metrics::Metrics;
 use crate::server_count::ServerCount;
 
 /// A Go agent's packet loop is probed only with each of this many pings, because it logs each probe.
@@ -41,9 +46,8 @@ pub(crate) struct ServerLinkHandler {
     dials: HashMap<ConnKey, PendingReply>,
     keepalive: Arc<KeepaliveHandle>,
     agent_id: Arc<str>,
-    /// The stream's entry among the backends, until the stream is lost, and its share in the agent id.
-    registration: Option<Registration<LinkHandle>>,
-    owned: Option<Owned>,
+    /// `None` once the stream is lost.
+    living: Option<Living>,
     logs: LogLimit,
     wait_timer: WaitTimer,
     /// Pings since the last moment without pending dials.
@@ -54,6 +58,21 @@ pub(crate) struct ServerLinkHandler {
     stopping: bool,
 }
 
+/// What a stream has until it is lost. Its last bytes may be flushed for minutes afterwards.
+pub(super) struct Living {
+    /// The stream's entry among the backends.
+    pub(super) registration: Registration<LinkHandle>,
+    /// Its share in the agent id.
+    pub(super) _owned: Option<Owned>,
+    /// Counts the lanes of the agent.
+    pub(super) _counted: Arc<LiveGuard>,
+    /// Ends the reviews of its token.
+    pub(super) _reviewed: DropGuard,
+    pub(super) began: Instant,
+    pub(super) peer: Arc<AgentPeer>,
+    pub(super) metrics: Metrics,
+}
+
 impl ServerLinkHandler {
     /// `servers`: for a native agent, which is probed regularly and told the number of servers.
     pub(super) fn new(
@@ -61,7 +80,7 @@ impl ServerLinkHandler {
         keepalive: Arc<KeepaliveHandle>,
         servers: Option<ServerCount>,
         agent_id: Arc<str>,
-        (registration, owned): (Registration<LinkHandle>, Option<Owned>),
+        living: Living,
         logs: LogLimit,
     ) -> Self {
         ServerLinkHandler {
@@ -71,8 +90,7 @@ impl ServerLinkHandler {
             dials: HashMap::new(),
             keepalive,
             agent_id,
-            registration: Some(registration),
-            owned,
+            living: Some(living),
             logs,
             wait_timer: WaitTimer::default(),
             pings: 0,
@@ -85,7 +103,7 @@ impl ServerLinkHandler {
     fn carry_out(&mut self, conns: &mut Conns<Server>, now: Time, command: Command) {
         match command {
             Command::Dial { token, protocol, address, trace, reply } => {
-                if self.registration.is_none() {
+                if self.living.is_none() {
                     let _ = reply.send(Err(DialFailure::LinkLost));
                     return;
                 }
@@ -124,7 +142,7 @@ impl ServerLinkHandler {
 
     /// Pings and probes the agent while dials are pending, and probes its packet loop when it is time.
     fn poll_probe(&mut self, cx: &mut Context<'_>, conns: &mut Conns<Server>) {
-        let Some(registration) = &self.registration else { return };
+        let Some(Living { registration, .. }) = &self.living else { return };
         if self.dials.is_empty() {
             self.pings = 0;
         }
@@ -145,7 +163,7 @@ impl ServerLinkHandler {
 
     /// A probe of the agent's packet loop was answered, or not in time.
     fn probed(&mut self, finding: Finding) {
-        let Some(registration) = &self.registration else { return };
+        let Some(Living { registration, .. }) = &self.living else { return };
         let agent_id = Peer(&self.agent_id);
         let stuck = finding == Finding::Stuck;
         if let Finding::Answered(took) = finding {
@@ -206,7 +224,7 @@ impl LinkHandler<Server> for ServerLinkHandler {
     }
 
     fn draining(&mut self) {
-        let Some(registration) = &self.registration else { return };
+        let Some(Living { registration, .. }) = &self.living else { return };
         let agent_id = Peer(&self.agent_id);
         tracing::info!(target: "v2", agentID = %agent_id, "agent is draining");
         registration.manager.set_draining(registration.id);
@@ -226,7 +244,7 @@ impl LinkHandler<Server> for ServerLinkHandler {
         }
     }
 
-    fn lost(&mut self, established: usize) {
+    fn lost(&mut self, end: &LinkEnd, established: usize) {
         if established > 0 {
             tracing::info!(
                 target: "v2", count = established, agentID = %Peer(&self.agent_id),
@@ -234,6 +252,31 @@ impl LinkHandler<Server> for ServerLinkHandler {
             );
         }
         // The agent is no backend while its last bytes are flushed: it may already be connected to another server.
-        (self.registration, self.owned) = (None, None);
+        if let Some(Living { began, peer, metrics, .. }) = self.living.take() {
+            metrics.backend_duration.observe(began.elapsed());
+            log_end(end, &self.agent_id, &peer, began.elapsed());
+        }
+    }
+}
+
+/// Logs the end of a stream in Go's words. As in Go, a lost connection is logged as an agent that left: an agent closes its
+/// connection this way when it finds that it already has a stream to this server.
+fn log_end(end: &LinkEnd, agent_id: &str, peer: &AgentPeer, duration: Duration) {
+    let (agent_id, duration) = (Peer(agent_id), GoDuration::from(duration));
+    match end {
+        LinkEnd::Finished => {
+            tracing::info!(target: "v2", agentID = %agent_id, %peer, %duration, "Receive stream from agent is closed");
+        }
+        LinkEnd::Stopped => {
+            tracing::info!(target: "v2", agentID = %agent_id, %peer, %duration, "Stream read from agent cancelled");
+        }
+        LinkEnd::Failed(error) if error.code == Code::Canceled => {
+            tracing::info!(
+                target: "v2", agentID = %agent_id, %peer, %duration, err = %error, "Stream read from agent cancelled"
+            );
+        }
+        LinkEnd::Failed(error) => {
+            tracing::error!(err = %error, agentID = %agent_id, %peer, %duration, "Receive stream from agent read failure");
+        }
     }
 }

@@ -110,6 +110,7 @@ async fn serve(
         }
         Err(error) => tracing::debug!(%peer, %error, "agent connection lost"),
     }
+    drop(slot);
     // Bytes that agents sent before their connection ended are still delivered to frontends, within the core's limits.
     while let Some(ended) = streams.join_next().await {
         ended.unwrap_or_else(|error| report(&error));
