@@ -6,16 +6,16 @@
 //! become bulk together, leave a lane to those.
 
 /// A connection that moved more bytes than this is bulk.
-pub const BULK: u64 = 1 << 20;
+pub const BULK_BYTES: u64 = 1 << 20;
 
 /// The traffic of one lane when a dial chooses a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LaneLoad {
     /// Bytes of payload in both directions that the lane moved recently.
     pub moved: u64,
-    /// Open connections that moved more than [`BULK`].
+    /// Open connections that moved more than [`BULK_BYTES`].
     pub bulk: usize,
-    /// Open connections that moved up to [`BULK`], but not nothing.
+    /// Open connections that moved up to [`BULK_BYTES`], but not nothing.
     pub small: usize,
     /// Open connections and dials without an answer.
     pub connections: usize,
