@@ -14,9 +14,9 @@ use grpc::capabilities::{self, Capabilities};
 use grpc::live_streams::LiveStreams;
 use grpc::{Code, KeepaliveFlags, Wire, WireError};
 use net::env_proxy::{self, EnvProxy, Proxy, ProxyUrlError};
-use net::host_port::Joined;
+use net::host_port::HostPort;
 use net::kernel::{TcpPeer, bound_silence};
-use net::listen::{HANDSHAKE_LIMIT, LinkSocket, tune};
+use net::listen::{HANDSHAKE_TIMEOUT, LinkSocket, tune};
 use net::tls::{self, ClientTls, HandshakeError, Rotating, Validity};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
@@ -179,7 +179,7 @@ impl ServerAddress {
 
 impl Display for ServerAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        Joined(&self.host, self.port).fmt(f)
+        HostPort(&self.host, self.port).fmt(f)
     }
 }
 
@@ -241,7 +241,7 @@ impl<R: Resolve> GrpcConnector<R> {
         let stream = match proxy {
             None => dial(&address, LISTENER).await?.stream,
             Some(proxy) => {
-                let at = Joined(&proxy.host, proxy.port).to_string();
+                let at = HostPort(&proxy.host, proxy.port).to_string();
                 let stream = dial(&at, PROXY).await?.stream;
                 env_proxy::tunnel(stream, proxy, &address).await.map_err(|error| failed(&error))?
             }
@@ -265,8 +265,8 @@ impl<R: Resolve> GrpcConnector<R> {
         let mut socket = LinkSocket::new(tcp);
         socket.bound_unsent();
         let handshake = self.tls.connect(to.entry, tls::ReadAhead::new(socket));
-        let shaken = timeout(HANDSHAKE_LIMIT, handshake).await;
-        let shaken = shaken.unwrap_or(Err(HandshakeError::Timeout(HANDSHAKE_LIMIT)));
+        let shaken = timeout(HANDSHAKE_TIMEOUT, handshake).await;
+        let shaken = shaken.unwrap_or(Err(HandshakeError::Timeout(HANDSHAKE_TIMEOUT)));
         let mut io = shaken.map_err(|error| ConnectError::tls(&error, &address))?;
         io.get_mut().0.begin(tls::READ_AHEAD);
         let deadline = Instant::now() + ANSWER_LIMIT;

@@ -10,8 +10,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use net::host_port::Joined;
-use net::listen::{Priority, UNSENT};
+use net::host_port::HostPort;
+use net::listen::{NOTSENT_LOWAT, Priority};
 use rand::seq::SliceRandom;
 use rustix::io::Errno;
 use socket2::{SockRef, TcpKeepalive};
@@ -112,7 +112,7 @@ impl<R: Resolve> Dialer<R> {
     /// # Errors
     /// If the lookup fails. The caller limits the time.
     pub async fn addresses(&self, host: &str) -> Result<Vec<IpAddr>, DialError> {
-        let target = Target::parse(Network::Tcp, &Joined(host, 0).to_string())?;
+        let target = Target::parse(Network::Tcp, &HostPort(host, 0).to_string())?;
         if !matches!(target.host, Host::Name(_)) {
             return Ok(Vec::new());
         }
@@ -295,7 +295,7 @@ impl Attempt {
         let socket = SockRef::from(socket);
         let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
         socket.set_tcp_keepalive(&keepalive.with_retries(KEEPALIVE_PROBES))?;
-        if self.is_to_endpoints { socket.set_tcp_notsent_lowat(UNSENT) } else { Ok(()) }
+        if self.is_to_endpoints { socket.set_tcp_notsent_lowat(NOTSENT_LOWAT) } else { Ok(()) }
     }
 }
 

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use flags::FlagError;
-use net::host_port::{Joined, host_port};
+use net::host_port::{HostPort, host_port};
 use net::tls::{ClientTls, ClientTlsOptions, ignore_legacy_pki};
 use status::Listener;
 use tokio::net::{TcpStream, UnixStream};
@@ -124,7 +124,7 @@ impl std::fmt::Display for Place {
         let protocol = self.protocol.name();
         match &self.address {
             Address::Unix(path) => write!(f, "{protocol}+unix:{path}"),
-            Address::Tcp(host, port) => write!(f, "{protocol}+tcp:{}", Joined(host, *port)),
+            Address::Tcp(host, port) => write!(f, "{protocol}+tcp:{}", HostPort(host, *port)),
         }
     }
 }
