@@ -17,7 +17,7 @@ use driver::{Chunks, CloseReason, Linger, LocalIo, Read};
 use mux::Cause;
 use net::scratch::poll_read_once;
 use serde::Serialize;
-use serve::logs::{Peer, Records, milliseconds};
+use serve::logs::{ConnectionLogWriter, Peer, milliseconds};
 use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
@@ -57,7 +57,7 @@ pub struct ConnInfo {
     /// Set if the trace of the dial is recorded.
     pub trace_id: Option<String>,
     /// The connection log.
-    pub records: Records,
+    pub records: ConnectionLogWriter,
 }
 
 /// A line of the connection log. Its fields are documented in docs/connection-log.md.

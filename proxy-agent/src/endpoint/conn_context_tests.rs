@@ -22,7 +22,7 @@ async fn pair() -> (ConnContext<Arc<()>>, TcpStream, Arc<()>) {
         lookup: None,
         dial: Duration::ZERO,
         trace_id: None,
-        records: Records::default(),
+        records: ConnectionLogWriter::default(),
     };
     let gauge = Arc::new(());
     (ConnContext::new(Endpoint { stream, peer }, info, gauge.clone()), endpoint, gauge)

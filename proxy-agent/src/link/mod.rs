@@ -18,7 +18,7 @@ use std::time::Duration;
 use driver::{Bounds, Driver, LinkEnd};
 use grpc::{ConnectionHandle, WireStream};
 use mux::{Agent, ConnectId, Negotiated};
-use serve::logs::{Peer, Records};
+use serve::logs::{ConnectionLogWriter, Peer};
 use serve::traces::Tracer;
 use tokio::task::coop::unconstrained;
 use tokio::time::sleep;
@@ -66,7 +66,7 @@ pub struct Links<R> {
     dialer: Arc<Dialer<R>>,
     bounds: Bounds,
     metrics: Metrics,
-    records: Records,
+    records: ConnectionLogWriter,
     tracer: Tracer,
     pub(crate) in_flight: InFlight,
     /// The connect id ranges of streams to upstream servers.
@@ -81,7 +81,7 @@ impl<R: Resolve> Links<R> {
         dialer: Dialer<R>,
         bounds: Bounds,
         metrics: Metrics,
-        (records, tracer): (Records, Tracer),
+        (records, tracer): (ConnectionLogWriter, Tracer),
     ) -> Self {
         let (dialer, connect_ids) = (Arc::new(dialer), ConnectIdSpace::default());
         Links {
