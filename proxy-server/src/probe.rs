@@ -3,7 +3,7 @@
 //! The dial takes the whole way of an HTTP CONNECT client, over a socket pair instead of a listener, so that it counts in
 //! all limits, metrics and logs.
 
-use commands::probe::{Protocol, Stage, Then, stages};
+use commands::probe::{AfterDial, Protocol, Stage, stages};
 use net::query::pairs;
 use serve::http::{Routes, with_post};
 use status::Probe;
@@ -38,7 +38,7 @@ async fn probe(
         pairs.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone()).unwrap_or_default()
     };
     let (target, agent, then) = (value("target"), value("agent"), value("then"));
-    let then = Then::named(&then).ok_or_else(|| format!("then={then}: use tls or http"))?;
+    let then = AfterDial::named(&then).ok_or_else(|| format!("then={then}: use tls or http"))?;
     if !target.bytes().all(|byte| byte.is_ascii_graphic()) || !target.contains(':') {
         return Err(format!("target={target}: use HOST:PORT"));
     }
@@ -61,7 +61,7 @@ async fn probe(
 async fn through(
     agent: &str,
     target: &str,
-    then: Then,
+    then: AfterDial,
     mut frontend: Frontend,
 ) -> Result<Vec<Stage>, String> {
     let (client, socket) = UnixStream::pair().map_err(|error| error.to_string())?;
