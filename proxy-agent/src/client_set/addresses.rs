@@ -14,13 +14,13 @@ use std::time::Duration;
 use super::connect::ServerAddress;
 
 /// Errors in a row of an address after which no search waits for it.
-const MOST_FAILURES: u32 = 3;
+const MAX_FAILURES: u32 = 3;
 
 /// Attempts at once. More are needed only for more servers than this.
-const MOST_AT_ONCE: usize = 16;
+const MAX_CONCURRENT_ATTEMPTS: usize = 16;
 
 /// Addresses that are used or remembered; a name has hardly more servers.
-const MOST_ADDRESSES: usize = 64;
+const MAX_ADDRESSES: usize = 64;
 
 /// An address to dial.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -195,7 +195,7 @@ impl Addresses {
 
     /// Whether there is room for another address: removed addresses give way, and the leases' ones to configured ones.
     fn has_room(&mut self, advertised: bool) -> bool {
-        if self.routes.len() < MOST_ADDRESSES {
+        if self.routes.len() < MAX_ADDRESSES {
             return true;
         }
         let gives_way = |(_, route): &(usize, &Route)| {
@@ -218,11 +218,12 @@ impl Addresses {
         let idle = || self.routes.iter().enumerate().filter(|(_, route)| is_idle(route));
         let direct = idle().filter(|(_, route)| is_direct(route) && !self.is_dialed(route.server.as_ref()));
         let direct = direct.map(|(index, route)| (index, Attempt::Direct, route.due));
-        let direct = direct.min_by_key(|(_, _, due)| *due).filter(|_| self.running() < MOST_AT_ONCE);
+        let direct =
+            direct.min_by_key(|(_, _, due)| *due).filter(|_| self.running() < MAX_CONCURRENT_ATTEMPTS);
 
         let any = |is: &dyn Fn(&Route) -> bool| self.present().any(is);
         let searches = self.routes.iter().any(|route| route.running == Some(Attempt::Search));
-        let has_hope = any(&|route| is_direct(route) && route.failures < MOST_FAILURES);
+        let has_hope = any(&|route| is_direct(route) && route.failures < MAX_FAILURES);
         let may_search = match self.all_advertised {
             true => !has_hope,
             false => configured < wanted.servers || any(&|route| route.balanced) || !has_hope,

@@ -252,6 +252,6 @@ fn reads_grow_with_full_reads_and_shrink_again() {
         chunk.next(usize::MAX);
         chunk.learn(10);
     }
-    assert_eq!(chunk.next(usize::MAX), LEAST_READ);
+    assert_eq!(chunk.next(usize::MAX), MIN_READ);
     assert_eq!(chunk.next(0), 1);
 }

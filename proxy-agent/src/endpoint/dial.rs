@@ -29,7 +29,7 @@ use super::resolve::Resolve;
 pub const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Smallest share of the time for one of several addresses, if that much is left (Go: 2 s).
-const LEAST_SHARE: Duration = Duration::from_secs(2);
+const MIN_ADDRESS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The head start of the preferred address family (Go: 300 ms, RFC 6555).
 const HEAD_START: Duration = Duration::from_millis(300);
@@ -302,7 +302,7 @@ impl Attempt {
 /// Go's partial deadline: an equal share of the time left, at least 2 s if that much is left.
 fn share(left: Duration, addresses: usize) -> Duration {
     let equal = left / u32::try_from(addresses.max(1)).unwrap_or(u32::MAX);
-    equal.max(LEAST_SHARE).min(left)
+    equal.max(MIN_ADDRESS_TIMEOUT).min(left)
 }
 
 #[cfg(test)]

@@ -38,11 +38,11 @@ use self::handler::{AgentLinkHandler, Server};
 use self::meter::LinkMeter;
 
 /// How long the connection below a finished stream may take to end by itself.
-pub(crate) const CLOSE_WITHIN: Duration = Duration::from_secs(1);
+pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The same for a replaced stream. A congested path may still hold its last bytes, and the set names it to servers meanwhile:
 /// a server cuts the streams that are no longer named.
-const REPLACED_CLOSE_WITHIN: Duration = Duration::from_secs(10);
+const REPLACED_CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A gRPC stream, and the connection that carries only this stream.
 #[derive(Debug)]
@@ -120,14 +120,14 @@ impl<R: Resolve> LinkRunner<GrpcStream> for Links<R> {
             LinkEnd::Stopped => {
                 let stopped = async {
                     stop.cancelled().await;
-                    sleep(CLOSE_WITHIN).await;
+                    sleep(CLOSE_TIMEOUT).await;
                 };
                 tokio::select! {
-                    () = connection.close(REPLACED_CLOSE_WITHIN) => {}
+                    () = connection.close(REPLACED_CLOSE_TIMEOUT) => {}
                     () = stopped => {}
                 }
             }
-            LinkEnd::Finished | LinkEnd::Failed(_) => connection.close(CLOSE_WITHIN).await,
+            LinkEnd::Finished | LinkEnd::Failed(_) => connection.close(CLOSE_TIMEOUT).await,
         }
         end
     }
