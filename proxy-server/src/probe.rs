@@ -47,7 +47,7 @@ async fn probe(
         return Ok(Probe { selection, stages: Vec::new() });
     }
     let frontend = frontend.ok_or("the server dials for probes only with --allow-probe-dials")?;
-    if backends.streams_of(&agent).is_empty() {
+    if backends.streams_of_agent(&agent).is_empty() {
         let note = format!("no connected agent has the id {agent:?}: {} connected", backends.agent_count());
         let missing = Stage { name: "selection".to_owned(), note, ..Stage::default() };
         return Ok(Probe { selection, stages: vec![missing] });
