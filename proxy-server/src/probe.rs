@@ -15,7 +15,7 @@ use crate::backends::BackendManager;
 use crate::dial::Target;
 use crate::frontend::Frontend;
 
-/// Adds the route. Without a frontend it only tells why a dial goes to which agent: a dial from here needs no certificate and no
+/// Adds the route. Without a frontend it only explains which agent a dial would use. A dial from here needs no certificate and no
 /// access to the frontend's socket, so every process on the machine could use it.
 pub(crate) fn with_probe(
     routes: Routes,

@@ -18,9 +18,10 @@ use tokio::time::timeout;
 use crate::probe::STAGE_TIMEOUT;
 use crate::{Program, not_asked};
 
-/// The longest silence before the answer and within it. A page of a list takes 50 ms, or 2 s if a stream does not answer.
+/// How long the program may send nothing before its answer and within it. A page of a list takes 50 ms, or 2 s if a stream does not
+/// answer.
 const ANSWER_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The same before the answer to a probe, which comes after the dial and what follows it.
+/// The same for a probe, whose answer comes after two stages.
 const PROBE_IDLE_TIMEOUT: Duration = Duration::from_secs(2 * STAGE_TIMEOUT.as_secs() + 5);
 
 flags::flags! {

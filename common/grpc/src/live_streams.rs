@@ -53,7 +53,8 @@ impl LiveStreams {
         others.filter(|others| others.len() < MAX_STREAMS).map(|others| LiveStreams { name, others })
     }
 
-    /// Whether the agent has no longer this stream. A later attempt of the agent may arrive earlier, so it says nothing about it.
+    /// Whether the agent no longer has this stream. False for streams with a higher number: the agent opened them later, although
+    /// they may have arrived before.
     pub fn have_lost(&self, stream: StreamName) -> bool {
         stream.process == self.name.process
             && stream.number < self.name.number

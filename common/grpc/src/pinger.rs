@@ -206,7 +206,7 @@ impl Pinger {
         let sending = moved.written - self.moved[0].written > MAX_QUIET_BYTES;
         match &mut self.drain {
             None if checking && rose => {
-                // Otherwise what is under way arrives until the end of the drain. The pings alone measure an idle path.
+                // At a higher RTT the data in flight would arrive until the end of the drain. Then only pings on an idle path count.
                 let pauses = took * MIN_PATH_DRAIN_RTTS <= MAX_PATH_DRAIN;
                 if pauses {
                     self.backlog.pause(if sending { Paused::WindowAndData } else { Paused::Window });

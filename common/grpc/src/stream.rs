@@ -33,15 +33,15 @@ use super::settings::SEND_BUFFER;
 use super::{Code, Incoming, Wire, WireError, status};
 use crate::joined::Joined;
 
-/// Bytes of window to request at a time: as many as h2 may queue, plus the heads of four frames.
+/// The capacity that the stream requests from h2 at a time, in bytes: as many as h2 may queue, plus the heads of four frames.
 const RESERVE: usize = SEND_BUFFER + 4 * OVERHEAD;
 
 /// The stream returns window to the peer in steps of at least this many bytes, because each step takes the connection's lock.
 /// It is a small part of every window.
 const MIN_WINDOW_UPDATE: usize = 32 << 10;
 
-/// The smallest result of [`Wire::poll_ready`], in bytes: the rest of a window is not worth a frame of its own. So h2 may
-/// hold up to this many bytes beyond the peer's window.
+/// The smallest result of [`Wire::poll_ready`], in bytes, because smaller frames cost too much. So h2 may hold up to this many bytes
+/// beyond the peer's window.
 const MIN_READY_BYTES: usize = 4 << 10;
 
 /// Both directions of an h2 stream.

@@ -50,7 +50,7 @@ impl<P: Payload> Link<Server, P> {
         self.dial_traced(protocol, address, None)
     }
 
-    /// The same. The agent is told the trace.
+    /// The same, with a trace context for the agent.
     ///
     /// # Errors
     /// Those of [`Link::dial`].
@@ -112,8 +112,8 @@ impl<P: Payload> Link<Server, P> {
         }
     }
 
-    /// Asks the agent's packet loop for an answer; [`Event::ProbeAnswered`] follows. Tells a native agent the number of
-    /// servers; 0 tells nothing. False if an earlier probe has no answer yet, or the outbox is full.
+    /// Asks the agent's packet loop for an answer; [`Event::ProbeAnswered`] follows. Announces the number of servers
+    /// to a native agent, unless it is 0. False if an earlier probe has no answer yet, or the outbox is full.
     pub fn probe(&mut self, servers: u32) -> bool {
         if self.lost || self.side.probing.is_some() || self.outbox_full() {
             return false;
@@ -268,12 +268,13 @@ impl Side for Server {
         link.notify(key, CloseReason::Broken(cause));
     }
 
-    /// The endpoint may be silent because the agent, or the path to it, stands still. So the agent must answer a probe first: what it
-    /// sent before the answer is then here. Without an answer in time the wait begins anew, and a later answer counts at its end.
+    /// The endpoint may be silent because the agent, or the path to it, is blocked. So the link closes the connection only after the
+    /// agent has answered a probe: everything that it sent before has then arrived. Without an answer in time the link waits
+    /// again, and an answer that arrives meanwhile counts.
     fn idle<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey) {
         let Some(conn) = link.table.get_mut(key) else { return };
         match conn.state.mark_probed(now) {
-            Some(asked) if link.side.answered >= Some(asked) => Self::close(link, now, key, true),
+            Some(probed) if link.side.answered >= Some(probed) => Self::close(link, now, key, true),
             Some(_) => {
                 conn.state.restart_idle_wait(now);
                 link.arm(key, Some(now.after(link.limits.half_closed_server)));

@@ -17,7 +17,7 @@ use crate::statusz::Facts;
 /// The shortest poll interval, to prevent a busy loop.
 const MIN_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The time between two looks at the kubeconfig's certificate, if files are not reloaded.
+/// The interval of the checks of the kubeconfig's certificate, if files are not reloaded.
 const POLL: Duration = Duration::from_secs(60);
 
 /// The kubeconfig's flag; its client certificate authenticates us at the Kubernetes API.

@@ -40,7 +40,7 @@ pub struct Resolved {
     pub error: Option<String>,
 }
 
-/// The address that a server's lease tells. Whoever may write leases chooses it, so it says only where to dial: the server's
+/// The address in a server's lease. Any writer of leases can choose it, so it only determines where to dial: the server's
 /// certificate must contain the name of the first entry of `--proxy-server-host`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Advertised {
@@ -76,13 +76,13 @@ pub(super) type Next = (usize, Attempt, Duration);
 #[derive(Debug)]
 struct Route {
     address: Address,
-    /// A lease tells it.
+    /// The address is in a lease.
     advertised: bool,
     /// The server that the lease names.
     holder: Option<Arc<str>>,
     /// The server that the last stream led to; before the first one, the holder.
     server: Option<Arc<str>>,
-    /// It led to one server although it had led to another one whose stream was open.
+    /// A balancer is behind the address: it led to another server while the first server's stream was open.
     balanced: bool,
     /// No attempt before this time.
     due: Duration,
@@ -91,7 +91,7 @@ struct Route {
     /// Errors in a row.
     failures: u32,
     running: Option<Attempt>,
-    /// The address is gone, and until when its errors are remembered: names may tell some of their addresses in turn.
+    /// The address was removed; its errors are remembered until this time, because a DNS name may return its addresses in turns.
     removed: Option<Duration>,
 }
 
@@ -103,7 +103,7 @@ pub(super) struct Wanted {
     /// Addresses of servers that lack a stream are dialed.
     pub(super) known: bool,
     /// When a search is due, for several addresses that may all lead to one server each; `None`: never.
-    pub(super) look: Option<Duration>,
+    pub(super) unannounced_search: Option<Duration>,
     /// When a search is due otherwise.
     pub(super) search: Option<Duration>,
     /// The known number of servers.
@@ -114,7 +114,7 @@ pub(super) struct Wanted {
 #[derive(Debug, Default)]
 pub(super) struct Addresses {
     routes: Vec<Route>,
-    /// Every lease tells an address.
+    /// Every lease has an address.
     all_advertised: bool,
 }
 
@@ -228,7 +228,8 @@ impl Addresses {
             true => !has_hope,
             false => configured < wanted.servers || any(&|route| route.balanced) || !has_hope,
         };
-        let due = if may_search { wanted.search.or(wanted.look) } else { wanted.look };
+        let due =
+            if may_search { wanted.search.or(wanted.unannounced_search) } else { wanted.unannounced_search };
         let search = due.filter(|_| !searches).and_then(|due| {
             let others = idle().filter(|(_, route)| !route.advertised && !is_direct(route));
             let (index, route) = others.min_by_key(|(_, route)| (route.due.max(due), route.tried))?;

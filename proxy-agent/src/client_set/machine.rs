@@ -21,18 +21,18 @@ use super::addresses::{Address, Addresses, Attempt, Leased, Next, Resolved, Want
 use super::backoff::{Backoff, MAX_MISSING, TOLERATED_DUPLICATES_PER_SERVER};
 use super::streams::{Decision, EndedStream, KeptStream, ServerInfo, StreamId, Streams};
 
-/// Attempts in a row, for each connected server, that must lead to connected servers before `--sync-forever` believes that there
-/// are no others, whatever the servers tell. A count of 1 is not believed earlier either: it is the default of servers, which
-/// nobody may have chosen.
+/// After this many duplicates in a row for each connected server, `--sync-forever` no longer expects another server, whatever count
+/// the servers announce. A count of 1 is not believed earlier either, because it is the default of servers.
 const PROVING_DUPLICATES_PER_SERVER: usize = 10;
 
-/// Attempts for each connected server that open no lane, and lanes that soon end, until the set does without the missing lanes.
+/// The set does without missing lanes after this many failures for each connected server: attempts that open no lane, and lanes that
+/// end soon.
 const MAX_LANE_TRIES: usize = 10;
 
 /// How long a removed address is remembered, as a multiple of `--sync-interval-cap`.
 const ADDRESS_MEMORY_CAPS: u32 = 3;
 
-/// The share of the interval within which an agent at rest seeks a server that does not answer.
+/// An agent without a scheduled search begins the search for an unresponsive server within this share of the interval.
 const UNRESPONSIVE_SEARCH_SHARE: f64 = 0.25;
 
 /// How the number of servers is derived if both sources have one.
@@ -370,8 +370,8 @@ impl<J: FnMut() -> f64> Machine<J> {
         self.addresses.lost(&server, |due| self.backoff.after_loss(now, due, true));
     }
 
-    /// Sets the leases' count; `None` if leases are not (or not yet) counted. No lease at all tells nothing: perhaps the servers
-    /// cannot renew their leases.
+    /// Sets the leases' count; `None` if leases are not (or not yet) counted. A count of 0 is ignored: perhaps the servers cannot
+    /// renew their leases.
     pub fn leases_counted(&mut self, now: Duration, leases: Option<usize>) {
         let before = self.server_count();
         self.leases = leases.filter(|count| *count > 0);
@@ -389,7 +389,7 @@ impl<J: FnMut() -> f64> Machine<J> {
         }
     }
 
-    /// Takes the addresses that the leases tell. A new server's lease reaches all agents at once, and they must not dial in step.
+    /// Takes the addresses in the leases. A new server's lease reaches all agents at once, and they must not dial in step.
     pub fn advertised(&mut self, now: Duration, leased: &Leased) {
         let memory = self.memory();
         self.addresses.advertised(now, memory, leased, || now + self.backoff.part_of_interval());
@@ -432,12 +432,12 @@ impl<J: FnMut() -> f64> Machine<J> {
 
     /// The next attempt.
     fn next(&self) -> Option<Next> {
-        let (demand, look) = (self.demand(), Some(self.unannounced_search));
+        let (demand, unannounced) = (self.demand(), Some(self.unannounced_search));
         let wanted = Wanted {
             unknown: matches!(demand, Demand::Missing | Demand::Doubt),
             // Without leases an address that led to a server is better evidence of it than the count.
             known: self.leases.is_none() || !matches!(demand, Demand::None | Demand::UnannouncedServer),
-            look: look.filter(|_| demand != Demand::None),
+            unannounced_search: unannounced.filter(|_| demand != Demand::None),
             search: Some(self.search).filter(|_| !matches!(demand, Demand::None | Demand::UnannouncedServer)),
             servers: self.server_count(),
         };

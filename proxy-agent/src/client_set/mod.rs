@@ -54,8 +54,8 @@ pub trait Connector: Send + Sync + 'static {
     /// Looks up the addresses of every entry of `--proxy-server-host`. Limited in time; dropping the future cancels it.
     fn resolve(&self) -> impl Future<Output = Vec<Resolved>> + Send;
 
-    /// One attempt: a new TCP and TLS connection with one stream, which the server is told the name of. Limited in time; dropping
-    /// the future cancels it.
+    /// One attempt: a new TCP and TLS connection with one stream, whose name is sent to the server. Limited in time; dropping the
+    /// future cancels it.
     fn connect(
         &self,
         address: &Address,

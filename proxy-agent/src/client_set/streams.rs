@@ -82,7 +82,7 @@ pub(super) struct EndedStream {
     pub(super) server: Arc<str>,
     /// The server has no other kept stream.
     pub(super) last: bool,
-    /// The stream was of use.
+    /// The stream lasted for at least [`SHORT_LIVED`].
     pub(super) long: bool,
 }
 

@@ -40,8 +40,8 @@ use self::meter::LinkMeter;
 /// How long the connection below a finished stream may take to end by itself.
 pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The same for a replaced stream. A congested path may still hold its last bytes, and the set names it to servers meanwhile:
-/// a server cuts the streams that are no longer named.
+/// The same for a replaced stream. A congested path may still hold its last bytes. Meanwhile the set still names the stream to
+/// servers, which cut streams that are no longer named.
 const REPLACED_CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A gRPC stream, and the connection that carries only this stream.

@@ -27,7 +27,7 @@ pub(super) enum Finding {
 /// The probes of one agent stream, one at a time.
 #[derive(Debug)]
 pub(super) struct PacketProbe {
-    /// A native agent is probed also while no dial waits, and each probe tells it this number.
+    /// A native agent is probed also while no dial waits, and each probe announces this number.
     pub(super) servers: Option<ServerCount>,
     sent: Option<Instant>,
     /// When to probe or, with a probe under way, when the agent is stuck; `None`: never.

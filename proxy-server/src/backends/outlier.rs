@@ -17,13 +17,13 @@ use tokio::time::Instant;
 
 /// Dials are counted in two periods of this length: the current and the one before.
 const PERIOD: Duration = Duration::from_secs(15);
-/// Fewer failures than this say nothing.
+/// An agent with fewer failures is not ejected.
 const MIN_FAILURES: u32 = 3;
 /// The agent is ejected if more than one in this many of its dials fails for its own reasons.
 const MAX_FAILING_DIVISOR: u32 = 4;
 /// The time of the first ejection; each further one is twice as long.
 const BASE_EJECTION_TIME: Duration = Duration::from_secs(5);
-/// The longest time of an ejection. An agent that serves for this long begins anew with [`BASE_EJECTION_TIME`].
+/// The longest time of an ejection. After an agent has served for this long, its next ejection takes [`BASE_EJECTION_TIME`] again.
 const MAX_EJECTION_TIME: Duration = Duration::from_secs(300);
 
 /// What an agent's dials say about the agent itself.

@@ -91,7 +91,7 @@ pub(crate) async fn run(line: Vec<OsString>) -> Result<Exit, Exit> {
     Ok(Exit { code: failed.map_or(0, |stage| code_of(&stage.name)), ..Exit::show(table.to_string()) })
 }
 
-/// The way of kube-apiserver, and what the server tells about it.
+/// Dials through a frontend as kube-apiserver does, and asks the server why it chose the agent.
 async fn by_frontend(
     (flags, identity): (&ProbeFlags, &IdentityFlags),
     admin: &Admin,
