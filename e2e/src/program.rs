@@ -97,3 +97,8 @@ fn profile_folder() -> Result<PathBuf> {
     }
     Ok(folder.to_path_buf())
 }
+
+/// The first line of a command's table that contains `text`.
+pub fn row<'a>(table: &'a str, text: &str) -> Result<&'a str> {
+    table.lines().find(|line| line.contains(text)).with_context(|| format!("no {text} in\n{table}"))
+}

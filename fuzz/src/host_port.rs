@@ -1,6 +1,6 @@
 //! `HOST:PORT` of clients and flags: what is accepted can be written and read again, and is safe on the wire.
 
-use net::host_port::{Joined, host_port, split, split_lenient};
+use net::host_port::{HostPort, host_port, split, split_lenient};
 
 /// The text of a target.
 pub fn host_port_target(data: &[u8]) {
@@ -8,7 +8,7 @@ pub fn host_port_target(data: &[u8]) {
     if let Some((host, port)) = host_port(&text) {
         assert!(port > 0 && !host.is_empty(), "{text:?}");
         assert!(host.bytes().all(|byte| byte.is_ascii_graphic()), "{text:?}");
-        let joined = Joined(host, port).to_string();
+        let joined = HostPort(host, port).to_string();
         // A host with brackets inside is refused by whoever resolves it.
         if !host.contains(['[', ']']) {
             assert_eq!(host_port(&joined), Some((host, port)), "{text:?} as {joined:?}");

@@ -16,19 +16,19 @@ use futures_util::{StreamExt, stream};
 use serde_json::Value;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::flags::{Of, Options};
+use crate::flags::{CheckedProgram, Options};
 
 /// Pause between two checks.
-const PAUSE: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Time limit of one request; kube-apiserver itself limits a dial through the tunnel to 30 s and usually needs far less.
-const PATIENCE: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Pods of one list: a pod has some 12 KiB, and the client accepts answers of 16 MiB.
-const PAGE: usize = 500;
+const PODS_PER_PAGE: usize = 500;
 
 /// Pods that are asked at once.
-const AT_ONCE: usize = 16;
+const MAX_CONCURRENT_PODS: usize = 16;
 
 /// The prefix of all metric names.
 const PREFIX: &str = "konnectivity_network_proxy_";
@@ -52,14 +52,14 @@ pub(crate) fn main(line: impl Iterator<Item = OsString>) -> ExitCode {
 async fn run(api: &Client, options: &Options) -> Result<String> {
     let (end, mut complete) = (Instant::now() + options.timeout, None);
     loop {
-        match look(api, options, end).await {
+        match check_pods(api, options, end).await {
             // A look that `end` cut off says less than one before it.
             Err(error) if Instant::now() >= end => return Err(complete.unwrap_or(error)),
-            Err(error) if Instant::now() + PAUSE >= end => return Err(error),
+            Err(error) if Instant::now() + CHECK_INTERVAL >= end => return Err(error),
             Err(error) => complete = Some(error),
             well => return well,
         }
-        sleep(PAUSE).await;
+        sleep(CHECK_INTERVAL).await;
     }
 }
 
@@ -81,14 +81,14 @@ fn client(options: &Options) -> Result<Client> {
 
 /// Checks every running pod once; returns the report if all pods are healthy, otherwise an error with the whole report. A pod that
 /// has not answered by `end` is not healthy.
-async fn look(api: &Client, options: &Options, end: Instant) -> Result<String> {
+async fn check_pods(api: &Client, options: &Options, end: Instant) -> Result<String> {
     let names = timeout_at(end, pods(api, options)).await.context("cannot list pods within --timeout")??;
     let (mut report, mut wrong, mut carried) = (String::new(), 0, 0.0);
     let asked = stream::iter(&names).map(|name| async move {
         let health = timeout_at(end, pod(api, options, name)).await;
         (name, health.unwrap_or_else(|_| Err(anyhow!("no answer within --timeout"))))
     });
-    let mut asked = asked.buffered(AT_ONCE);
+    let mut asked = asked.buffered(MAX_CONCURRENT_PODS);
     while let Some((name, health)) = asked.next().await {
         match health {
             Ok(health) => {
@@ -101,7 +101,7 @@ async fn look(api: &Client, options: &Options, end: Instant) -> Result<String> {
             }
         }
     }
-    if wrong == 0 && options.of == Of::Agent && carried == 0.0 {
+    if wrong == 0 && options.of == CheckedProgram::Agent && carried == 0.0 {
         bail!(
             "{report}WRONG no agent carries these requests: kube-apiserver reaches pods without the tunnel, look at its \
              --egress-selector-config-file"
@@ -118,8 +118,8 @@ async fn pods(api: &Client, options: &Options) -> Result<Vec<String>> {
         |pod: &&Value| pod["status"]["phase"] == "Running" && pod["metadata"]["deletionTimestamp"].is_null();
     let (selector, mut names, mut next) = (escaped(&options.selector).to_string(), Vec::new(), String::new());
     loop {
-        let query = format!("labelSelector={selector}&limit={PAGE}&continue={}", escaped(&next));
-        let list = api.get(&format!("/api/v1/namespaces/{namespace}/pods?{query}"), PATIENCE).await;
+        let query = format!("labelSelector={selector}&limit={PODS_PER_PAGE}&continue={}", escaped(&next));
+        let list = api.get(&format!("/api/v1/namespaces/{namespace}/pods?{query}"), REQUEST_TIMEOUT).await;
         let list: Value = serde_json::from_slice(&list.context("cannot list pods")?)
             .context("kube-apiserver's list of pods is not JSON")?;
         let items = list["items"].as_array().map_or(&[][..], Vec::as_slice);
@@ -149,23 +149,23 @@ async fn pod(api: &Client, options: &Options, name: &str) -> Result<PodHealth> {
 }
 
 async fn page(api: &Client, base: &str, name: &str) -> Result<Bytes> {
-    api.get(&format!("{base}{name}"), PATIENCE).await.map_err(|error| match error {
+    api.get(&format!("{base}{name}"), REQUEST_TIMEOUT).await.map_err(|error| match error {
         ApiError::Status { code, message, .. } => anyhow!("{name} says {code}: {message}"),
         error => anyhow!("{name}: {error}"),
     })
 }
 
-fn judge(of: Of, scrape: &str) -> Result<PodHealth> {
+fn judge(of: CheckedProgram, scrape: &str) -> Result<PodHealth> {
     let value = |name: &str| sum(scrape, &format!("{PREFIX}{name}"));
     match of {
-        Of::Agent => {
+        CheckedProgram::Agent => {
             let known = value("agent_known_server_count").context("/metrics is not that of an agent")?;
             let open = value("agent_open_server_connections").unwrap_or(0.0);
             ensure!(open >= known, "it has {open} of {known} servers");
             let carried = value("agent_open_endpoint_connections").unwrap_or(0.0);
             Ok(PodHealth { text: format!("ready, {open} of {known} servers"), carried })
         }
-        Of::Server => {
+        CheckedProgram::Server => {
             let agents = value("server_ready_backends").context("/metrics is not that of a server")?;
             ensure!(agents > 0.0, "it has no agent");
             let streams = value("server_grpc_connections").unwrap_or(0.0);
@@ -285,14 +285,16 @@ mod tests {
         let scrape = format!(
             "{P}agent_known_server_count 2\n{P}agent_open_server_connections 2\n{P}agent_open_endpoint_connections 3\n"
         );
-        let health = judge(Of::Agent, &scrape).unwrap();
+        let health = judge(CheckedProgram::Agent, &scrape).unwrap();
         assert_eq!((health.text.as_str(), health.carried), ("ready, 2 of 2 servers", 3.0));
     }
 
     #[test]
     fn an_agent_that_misses_a_server_or_never_had_one_is_not() {
         for open in ["", &format!("{P}agent_open_server_connections 1\n")] {
-            let error = judge(Of::Agent, &format!("{P}agent_known_server_count 2\n{open}")).err().unwrap();
+            let error = judge(CheckedProgram::Agent, &format!("{P}agent_known_server_count 2\n{open}"))
+                .err()
+                .unwrap();
             assert!(error.to_string().contains("of 2 servers"), "{error}");
         }
     }
@@ -300,13 +302,13 @@ mod tests {
     #[test]
     fn a_server_without_agents_is_not_well() {
         let none = format!("{P}server_ready_backends{{proxy_strategy=\"default\"}} 0\n");
-        assert!(judge(Of::Server, &none).err().unwrap().to_string().contains("no agent"));
-        assert!(judge(Of::Server, &none.replace(" 0", " 1")).is_ok());
+        assert!(judge(CheckedProgram::Server, &none).err().unwrap().to_string().contains("no agent"));
+        assert!(judge(CheckedProgram::Server, &none.replace(" 0", " 1")).is_ok());
     }
 
     #[test]
     fn another_programs_metrics_are_refused() {
-        for of in [Of::Agent, Of::Server] {
+        for of in [CheckedProgram::Agent, CheckedProgram::Server] {
             assert!(judge(of, "process_open_fds 3\n").err().unwrap().to_string().contains("not that of"));
         }
     }

@@ -12,7 +12,7 @@ const ABOUT: &str = "asks kube-apiserver, and so the tunnel, how agents or serve
 
 /// The program to check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Of {
+pub(crate) enum CheckedProgram {
     /// proxy-agents: ready, and with a stream to every known server.
     Agent,
     /// proxy-servers: ready, and with at least one agent.
@@ -25,7 +25,7 @@ flags::flags! {
     pub(crate) struct Options {
         "Pods to check" {
             /// Program to check: agent or server.
-            of: Of = "" => of,
+            of: CheckedProgram = "" => of,
             /// Namespace of the pods.
             namespace: String = "" => given::<String>("give the namespace of the pods"),
             /// Label selector of the pods: key=value,...
@@ -54,10 +54,10 @@ impl Options {
     }
 }
 
-fn of(flag: &'static str, text: String) -> Result<Of, FlagError> {
+fn of(flag: &'static str, text: String) -> Result<CheckedProgram, FlagError> {
     match given("agent or server")(flag, text)?.as_str() {
-        "agent" => Ok(Of::Agent),
-        "server" => Ok(Of::Server),
+        "agent" => Ok(CheckedProgram::Agent),
+        "server" => Ok(CheckedProgram::Server),
         other => Err(FlagError::value(flag, other, "give agent or server")),
     }
 }
@@ -87,7 +87,7 @@ fn in_cluster() -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Of, Options};
+    use super::{CheckedProgram, Options};
 
     const LINE: [&str; 8] = [
         "check",
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn a_line_is_read() {
         let options = Options::parse(LINE.map(Into::into).into_iter()).unwrap();
-        assert_eq!((options.of, options.port, options.timeout.as_secs()), (Of::Server, 8092, 30));
+        assert_eq!((options.of, options.port, options.timeout.as_secs()), (CheckedProgram::Server, 8092, 30));
         assert_eq!((options.selector.as_str(), options.apiserver.is_empty()), ("a=b,c=d", false));
     }
 

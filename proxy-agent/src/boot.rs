@@ -25,7 +25,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::args::Config;
 use crate::client_set::{
-    AgentMetadata, ClientSet, DIAL_LIMIT, GrpcConnector, Leased, RunEnd, Servers, SyncSettings,
+    AgentMetadata, ClientSet, GrpcConnector, Leased, RunEnd, SERVER_DIAL_TIMEOUT, Servers, SyncSettings,
 };
 use crate::endpoint::{DestinationPolicy, Dialer, SystemResolver};
 use crate::leases::LeaseCounter;
@@ -92,7 +92,7 @@ impl Agent {
         let connector = GrpcConnector {
             servers: config.proxy_servers.clone(),
             // The destination policy limits servers' requests, not the servers' own address.
-            dialer: Dialer::to_servers(resolver, DIAL_LIMIT),
+            dialer: Dialer::to_servers(resolver, SERVER_DIAL_TIMEOUT),
             proxy: EnvProxy::from_env(),
             tls,
             agent: metadata,

@@ -74,7 +74,7 @@ const AGENTS: CertificateSide = CertificateSide {
 };
 
 /// How long agent streams may take to end in order, after the connections have ended or their time is up.
-const STREAMS_END_WITHIN: Duration = Duration::from_secs(2);
+const STREAM_END_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a draining server without connections waits for another: a client may have connected and not sent its request yet.
 const IDLE_TIME: Duration = Duration::from_millis(100);
 
@@ -234,7 +234,7 @@ impl Server {
             while frontends.join_next().await.is_some() {}
             let _ = agents.await;
         };
-        let _ = tokio::time::timeout(STREAMS_END_WITHIN, ended).await;
+        let _ = tokio::time::timeout(STREAM_END_TIMEOUT, ended).await;
         drop((self.sweeps, self.background));
         // `stop` has its own time limit.
         let _ = lease.await;

@@ -3,7 +3,7 @@
 //! The dial takes the whole way of an HTTP CONNECT client, over a socket pair instead of a listener, so that it counts in
 //! all limits, metrics and logs.
 
-use commands::probe::{Protocol, Stage, Then, stages};
+use commands::probe::{AfterDial, Protocol, Stage, stages};
 use net::query::pairs;
 use serve::http::{Routes, with_post};
 use status::Probe;
@@ -15,7 +15,7 @@ use crate::backends::BackendManager;
 use crate::dial::Target;
 use crate::frontend::Frontend;
 
-/// Adds the route. Without a frontend it only tells why a dial goes to which agent: a dial from here needs no certificate and no
+/// Adds the route. Without a frontend it only explains which agent a dial would use. A dial from here needs no certificate and no
 /// access to the frontend's socket, so every process on the machine could use it.
 pub(crate) fn with_probe(
     routes: Routes,
@@ -38,7 +38,7 @@ async fn probe(
         pairs.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone()).unwrap_or_default()
     };
     let (target, agent, then) = (value("target"), value("agent"), value("then"));
-    let then = Then::named(&then).ok_or_else(|| format!("then={then}: use tls or http"))?;
+    let then = AfterDial::named(&then).ok_or_else(|| format!("then={then}: use tls or http"))?;
     if !target.bytes().all(|byte| byte.is_ascii_graphic()) || !target.contains(':') {
         return Err(format!("target={target}: use HOST:PORT"));
     }
@@ -47,7 +47,7 @@ async fn probe(
         return Ok(Probe { selection, stages: Vec::new() });
     }
     let frontend = frontend.ok_or("the server dials for probes only with --allow-probe-dials")?;
-    if backends.streams_of(&agent).is_empty() {
+    if backends.streams_of_agent(&agent).is_empty() {
         let note = format!("no connected agent has the id {agent:?}: {} connected", backends.agent_count());
         let missing = Stage { name: "selection".to_owned(), note, ..Stage::default() };
         return Ok(Probe { selection, stages: vec![missing] });
@@ -61,7 +61,7 @@ async fn probe(
 async fn through(
     agent: &str,
     target: &str,
-    then: Then,
+    then: AfterDial,
     mut frontend: Frontend,
 ) -> Result<Vec<Stage>, String> {
     let (client, socket) = UnixStream::pair().map_err(|error| error.to_string())?;

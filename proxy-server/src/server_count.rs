@@ -15,13 +15,13 @@ use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 /// Interval of the checks of the file.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The largest number that a file may hold. Agents would search for more servers than there are at every interval.
-const MOST: u32 = 1_000;
+const MAX_COUNT: u32 = 1_000;
 
 /// The longest content of a file, in bytes.
-const LONGEST: u64 = 64;
+const MAX_FILE_BYTES: u64 = 64;
 
 /// The present number, shared by its users.
 #[derive(Debug, Clone)]
@@ -68,7 +68,7 @@ impl ServerCount {
                 self.take(&path, read.clone());
             }
             last = Some(read);
-            sleep(LOOK_EVERY).await;
+            sleep(FILE_CHECK_INTERVAL).await;
         }
     }
 
@@ -96,13 +96,13 @@ fn read(path: &Path) -> Result<u32, String> {
         return Err("it is not a regular file".to_owned());
     }
     let file = File::open(path).map_err(|error| error.to_string())?;
-    file.take(LONGEST + 1).read_to_string(&mut text).map_err(|error| error.to_string())?;
+    file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text).map_err(|error| error.to_string())?;
     let number = text.trim();
     match number.parse() {
-        _ if text.len() as u64 > LONGEST => Err(format!("it is longer than {LONGEST} bytes")),
+        _ if text.len() as u64 > MAX_FILE_BYTES => Err(format!("it is longer than {MAX_FILE_BYTES} bytes")),
         _ if number.is_empty() => Err("it is empty".to_owned()),
-        Ok(count) if (1..=MOST).contains(&count) && !number.starts_with('+') => Ok(count),
-        _ => Err(format!("it holds {number:?}, which is no number from 1 to {MOST}")),
+        Ok(count) if (1..=MAX_COUNT).contains(&count) && !number.starts_with('+') => Ok(count),
+        _ => Err(format!("it holds {number:?}, which is no number from 1 to {MAX_COUNT}")),
     }
 }
 

@@ -309,7 +309,7 @@ mod tests {
     async fn agent_is_described_with_its_state() {
         let world = World::new(3);
         let backends = &world.sources.backends;
-        let id = |agent: &str| backends.streams_of(agent)[0];
+        let id = |agent: &str| backends.streams_of_agent(agent)[0];
         backends.set_draining(id("agent-00000"));
         backends.set_unresponsive(id("agent-00001"), true);
         backends.set_stuck(id("agent-00002"), true);

@@ -12,7 +12,7 @@ pub const AGENT_ADDRESS: &str = "konnectivity-server/agent-address";
 /// The longest duration of a renewal that is accepted. The API accepts up to 68 years, for which a server that has gone
 /// would be counted. All releases, Go's and ours, write 30 s. An hour is 120 times that, so that no fork's longer lease
 /// is cut, and an absurd one expires within hours.
-pub const LONGEST: Duration = Duration::from_secs(3_600);
+pub const MAX_LEASE_DURATION: Duration = Duration::from_secs(3_600);
 
 /// The end of a lease by its own times: the renewal (otherwise the acquisition) plus the duration. `None` is a lease
 /// without either time, which counts as expired. (As Go's util.IsLeaseValid; for a lease without a duration, which
@@ -22,10 +22,10 @@ pub fn end(lease: &Lease) -> Option<Moment> {
     Some(began.plus(duration(lease)))
 }
 
-/// How long a renewal lasts, at most [`LONGEST`].
+/// How long a renewal lasts, at most [`MAX_LEASE_DURATION`].
 pub fn duration(lease: &Lease) -> Duration {
     let seconds = lease.spec.lease_duration_seconds.unwrap_or(0);
-    Duration::from_secs(u64::try_from(seconds).unwrap_or(0)).min(LONGEST)
+    Duration::from_secs(u64::try_from(seconds).unwrap_or(0)).min(MAX_LEASE_DURATION)
 }
 
 /// Whether a lease is valid at `now`: its end is in the future.

@@ -15,13 +15,14 @@ use status::{COMMAND_HEADER, List, MAX_LIMIT, Status};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::probe::LIMIT;
+use crate::probe::STAGE_TIMEOUT;
 use crate::{Program, not_asked};
 
-/// The longest silence before the answer and within it. A page of a list takes 50 ms, or 2 s if a stream does not answer.
-const SILENCE: Duration = Duration::from_secs(10);
-/// The same before the answer to a probe, which comes after the dial and what follows it.
-const PROBE: Duration = Duration::from_secs(2 * LIMIT.as_secs() + 5);
+/// How long the program may send nothing before its answer and within it. A page of a list takes 50 ms, or 2 s if a stream does not
+/// answer.
+const ANSWER_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The same for a probe, whose answer comes after two stages.
+const PROBE_IDLE_TIMEOUT: Duration = Duration::from_secs(2 * STAGE_TIMEOUT.as_secs() + 5);
 
 flags::flags! {
     /// Where the process is asked.
@@ -132,15 +133,15 @@ async fn exchange(
     path: &str,
     body: Bytes,
 ) -> Result<(StatusCode, Bytes), AnyError> {
-    let silence = if method == Method::POST { PROBE } else { SILENCE };
-    let stream = within(SILENCE, TcpStream::connect(address)).await?;
+    let silence = if method == Method::POST { PROBE_IDLE_TIMEOUT } else { ANSWER_IDLE_TIMEOUT };
+    let stream = within(ANSWER_IDLE_TIMEOUT, TcpStream::connect(address)).await?;
     let (mut sender, connection) = handshake(TokioIo::new(stream)).await?;
     let connection = tokio::spawn(connection);
     let request = Request::builder().method(method).uri(path).header(HOST, address);
     let request = request.header(COMMAND_HEADER, "1").body(Full::new(body))?;
     let (head, mut body) = within(silence, sender.send_request(request)).await?.into_parts();
     let mut bytes = BytesMut::new();
-    while let Some(frame) = within(SILENCE, async { body.frame().await.transpose() }).await? {
+    while let Some(frame) = within(ANSWER_IDLE_TIMEOUT, async { body.frame().await.transpose() }).await? {
         bytes.extend(frame.into_data());
     }
     connection.abort();
@@ -193,8 +194,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn probe_is_awaited_for_both_of_its_stages() {
         const ANSWER: &str = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
-        assert!(ask(Method::POST, 2 * LIMIT.as_secs(), &[ANSWER]).await.is_ok());
-        let error = ask(Method::POST, 2 * LIMIT.as_secs() + 10, &[ANSWER]).await.unwrap_err();
+        assert!(ask(Method::POST, 2 * STAGE_TIMEOUT.as_secs(), &[ANSWER]).await.is_ok());
+        let error = ask(Method::POST, 2 * STAGE_TIMEOUT.as_secs() + 10, &[ANSWER]).await.unwrap_err();
         assert!(error.stderr.contains(": no answer within 85 s: is it running"), "{}", error.stderr);
     }
 

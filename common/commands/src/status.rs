@@ -20,7 +20,7 @@ const ABOUT: &str = "shows what the running program knows: its health, or one li
 const MISSING: &str = "connections are missing, because a stream did not answer within 2 s\n";
 
 /// Failures that the overview shows.
-const LAST: usize = 5;
+const MAX_OVERVIEW_FAILURES: usize = 5;
 
 flags::flags! {
     struct StatusFlags {
@@ -125,7 +125,7 @@ fn overview(status: &Status) -> String {
     let flags = flags.collect::<Vec<_>>().join(" ");
     let _ = writeln!(text, "flags that differ from their defaults: {}\n", shown(&flags));
     let listeners = Table::of(Listener::COLUMNS, &status.listeners, status);
-    text + &listeners.to_string() + "\n" + &failures(status, LAST)
+    text + &listeners.to_string() + "\n" + &failures(status, MAX_OVERVIEW_FAILURES)
 }
 
 /// The last dials that failed and the peers that were refused, at most `most` of each.
@@ -346,7 +346,7 @@ mod tests {
         assert!(text.contains("--mode=http-connect"), "{text}");
         let listeners = "LISTENER  ADDRESS    PROTOCOL\nagents    [::]:8091  grpc\n\n";
         assert!(text.contains(listeners), "{text}");
-        assert_eq!(text.matches("3.0 s ago").count(), LAST, "{text}");
+        assert_eq!(text.matches("3.0 s ago").count(), MAX_OVERVIEW_FAILURES, "{text}");
         assert_eq!(body(&status, "failures").matches("3.0 s ago").count(), 7);
     }
 }

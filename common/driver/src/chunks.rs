@@ -9,7 +9,7 @@ use bytes::{Buf, Bytes};
 use tokio::io::AsyncWrite;
 
 /// The most slices of one vectored write.
-const SLICES: usize = 16;
+const MAX_SLICES_PER_WRITE: usize = 16;
 
 /// The bytes that wait for one local end, from the first one that it has not accepted. The core owns them: the driver
 /// reports the number of accepted bytes to it.
@@ -59,13 +59,13 @@ impl<'a> Chunks<'a> {
         io: Pin<&mut impl AsyncWrite>,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
-        let mut slices = [IoSlice::new(&[]); SLICES];
+        let mut slices = [IoSlice::new(&[]); MAX_SLICES_PER_WRITE];
         let mut offset = self.offset;
         for (to, from) in slices.iter_mut().zip(self.slices.range(self.front..)) {
             *to = IoSlice::new(from.get(offset..).unwrap_or_default());
             offset = 0;
         }
-        let filled = (self.slices.len() - self.front).min(SLICES);
+        let filled = (self.slices.len() - self.front).min(MAX_SLICES_PER_WRITE);
         let count = ready!(io.poll_write_vectored(cx, &slices[..filled]))?;
         if count == 0 {
             return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));

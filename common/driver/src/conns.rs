@@ -13,7 +13,7 @@ use crate::local_io::{LocalIo, Read, write_into};
 use crate::ready::{ConnWaker, ReadyList};
 
 /// The bytes of a target that are kept: the longest DNS name with a port.
-const TARGET: usize = 260;
+const MAX_TARGET_BYTES: usize = 260;
 
 /// A link's core and its local ends.
 pub struct Conns<S> {
@@ -51,9 +51,9 @@ struct Local {
     waits_since: Option<Time>,
 }
 
-/// What a connection sent and received: nothing (0), up to [`mux::BULK`] bytes (1), or more (2).
+/// What a connection sent and received: nothing (0), up to [`mux::BULK_BYTES`] bytes (1), or more (2).
 fn size((sent, received): (u64, u64)) -> usize {
-    usize::from(sent + received > 0) + usize::from(sent + received > mux::BULK)
+    usize::from(sent + received > 0) + usize::from(sent + received > mux::BULK_BYTES)
 }
 
 impl<S> std::fmt::Debug for Conns<S> {
@@ -108,7 +108,7 @@ impl<S: Side> Conns<S> {
     /// Names the target of an open connection, for [`Conns::live`], in at most 260 bytes.
     pub fn set_target(&mut self, key: ConnKey, target: &str) {
         if let Some(local) = self.local(key) {
-            local.target = target[..target.floor_char_boundary(TARGET)].into();
+            local.target = target[..target.floor_char_boundary(MAX_TARGET_BYTES)].into();
         }
     }
 

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use tokio::time::{Sleep, sleep};
 
 /// The most bytes of one read.
-const READ: usize = 64 << 10;
+const MAX_READ_BYTES: usize = 64 << 10;
 
 /// Reads once, at most `allowance` bytes, drops the bytes and deducts them. Ready at the peer's end of file or error.
 /// With an allowance of zero it reads nothing: the link calls again when there is more.
@@ -22,7 +22,7 @@ pub fn poll_discard(
     if *allowance == 0 {
         return Poll::Pending;
     }
-    match ready!(read(cx, (*allowance).min(READ))) {
+    match ready!(read(cx, (*allowance).min(MAX_READ_BYTES))) {
         Ok(bytes) if !bytes.is_empty() => {
             *allowance = allowance.saturating_sub(bytes.len());
             if *allowance > 0 {

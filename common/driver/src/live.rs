@@ -12,7 +12,7 @@ use tokio::time::Instant;
 pub struct Traffic {
     /// Connections whose local end has not been notified of its end.
     pub connections: usize,
-    /// Those that moved up to [`mux::BULK`] bytes, but not nothing.
+    /// Those that moved up to [`mux::BULK_BYTES`] bytes, but not nothing.
     pub small: usize,
     /// Those that moved more.
     pub bulk: usize,

@@ -10,7 +10,7 @@ use mux::{CloseReason, Fill};
 use crate::chunks::Chunks;
 
 /// The most bytes written to one local end before the others have their turn.
-const WRITE_AT_ONCE: usize = 256 << 10;
+const WRITE_PER_TURN: usize = 256 << 10;
 
 /// The result of a read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,7 +66,7 @@ pub trait LocalIo: Send {
     ) -> Poll<()>;
 }
 
-/// Writes until the local end accepts no more or has accepted [`WRITE_AT_ONCE`], and then flushes it. Returns true if it may
+/// Writes until the local end accepts no more or has accepted [`WRITE_PER_TURN`], and then flushes it. Returns true if it may
 /// accept more at once.
 ///
 /// # Errors
@@ -78,7 +78,7 @@ pub(crate) fn write_into(
 ) -> io::Result<bool> {
     let mut more = false;
     while !chunks.is_empty() {
-        if chunks.accepted() >= WRITE_AT_ONCE {
+        if chunks.accepted() >= WRITE_PER_TURN {
             more = true;
             break;
         }

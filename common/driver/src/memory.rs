@@ -16,7 +16,7 @@ use slab::Slab;
 use tokio::time::Instant;
 
 /// The largest default limit without a cgroup limit, in bytes, because other programs share the machine.
-const MOST: u64 = 2 << 30;
+const MAX_DEFAULT_LIMIT: u64 = 2 << 30;
 
 /// How long the memory limit does not ask a link again that could not free enough: the link then knows which connections stalled.
 const COOLDOWN: Duration = Duration::from_secs(2);
@@ -140,7 +140,7 @@ impl MemoryLimiter {
     /// Asks for memory after a refused dial.
     fn request_shed(&self) {
         self.0.wanted.store(true, Ordering::Relaxed);
-        self.ask_largest();
+        self.shed_largest();
     }
 
     pub(crate) fn join(&self) -> LinkAccount {
@@ -160,14 +160,14 @@ impl MemoryLimiter {
     }
 
     /// The sum has decreased: clears the request of refused dials once it is below 90 % of the limit.
-    fn eased(&self) {
+    fn release_pressure(&self) {
         if self.0.wanted.load(Ordering::Relaxed) && !self.is_near() {
             self.0.wanted.store(false, Ordering::Relaxed);
         }
     }
 
     /// Asks the link that holds the most bytes. Skips links that recently could not free enough, unless it is urgent.
-    fn ask_largest(&self) {
+    fn shed_largest(&self) {
         let Some(shed_request) = self.shed_request() else { return };
         let (links, now) = (self.0.links.lock(), Instant::now());
         let largest = links
@@ -199,13 +199,13 @@ impl LinkAccount {
             total.fetch_add(held - before, Ordering::Relaxed);
         } else if held < before {
             total.fetch_sub(before - held, Ordering::Relaxed);
-            self.limiter.eased();
+            self.limiter.release_pressure();
         } else if !self.usage.asked.load(Ordering::Relaxed) {
             return None;
         }
         self.remember(task);
         if held > before {
-            self.limiter.ask_largest();
+            self.limiter.shed_largest();
         }
         if self.usage.asked.swap(false, Ordering::AcqRel) { self.limiter.shed_request() } else { None }
     }
@@ -224,13 +224,13 @@ impl LinkAccount {
     /// [`LinkAccount::end_cooldown`].
     pub(crate) fn skip(&self) {
         *self.usage.cooldown_until.lock() = Some(Instant::now() + COOLDOWN);
-        self.limiter.ask_largest();
+        self.limiter.shed_largest();
     }
 
     /// More connections may have stalled meanwhile: the memory limit may ask this link again, if memory is still short.
     pub(crate) fn end_cooldown(&self) {
         *self.usage.cooldown_until.lock() = None;
-        self.limiter.ask_largest();
+        self.limiter.shed_largest();
     }
 
     fn remember(&self, task: &Waker) {
@@ -245,13 +245,13 @@ impl Drop for LinkAccount {
     fn drop(&mut self) {
         let held = self.usage.held.swap(0, Ordering::Relaxed);
         self.limiter.0.total.fetch_sub(held, Ordering::Relaxed);
-        self.limiter.eased();
+        self.limiter.release_pressure();
         self.limiter.0.links.lock().try_remove(self.slot);
     }
 }
 
 /// The default limit, in bytes: 40 % of the cgroup's limit or, without one, a quarter of the machine's memory and at most
-/// [`MOST`].
+/// [`MAX_DEFAULT_LIMIT`].
 fn default_memory_limit() -> usize {
     let cgroup = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
     let limit = cgroup.into_iter().find_map(|path| number(&std::fs::read_to_string(path).ok()?));
@@ -265,7 +265,7 @@ fn default_limit(cgroup: Option<u64>, machine: Option<u64>) -> usize {
     let machine = machine.unwrap_or(UNKNOWN);
     let bytes = match cgroup {
         Some(limit) if limit < machine => limit / 10 * 4,
-        _ => (machine / 4).min(MOST),
+        _ => (machine / 4).min(MAX_DEFAULT_LIMIT),
     };
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }

@@ -15,7 +15,7 @@ const TRANSMIT_PER_TURN: usize = 512 << 10;
 /// Transmissions, of any size, in one turn.
 const STEPS_PER_TURN: usize = 512;
 /// The smallest remaining budget, in bytes, that is worth a read. Below it the stream is asked again.
-const LEAST: usize = 4 << 10;
+const MIN_READ_BUDGET: usize = 4 << 10;
 
 impl<S: Side + Default, W: Wire, H: LinkHandler<S>, M: Meter> Driver<S, W, H, M> {
     /// Sends while the stream accepts bytes. Returns true if the turn's limit ended it.
@@ -26,7 +26,7 @@ impl<S: Side + Default, W: Wire, H: LinkHandler<S>, M: Meter> Driver<S, W, H, M>
             if left == 0 {
                 return true;
             }
-            if budget < LEAST && self.conns.link.has_to_send() {
+            if budget < MIN_READ_BUDGET && self.conns.link.has_to_send() {
                 budget = self.poll_budget(cx).min(left);
             }
             match self.conns.link.poll_transmit(now, budget) {

@@ -304,7 +304,7 @@ async fn live_connections_tell_their_bytes_and_stalls() {
     tokio::time::sleep(Duration::from_secs(2)).await;
     let (_, live) = pair.live().await;
     assert_eq!((live[0].queued, live[0].stalled), (0, None));
-    let (mut bulk, download) = (pattern(mux::BULK as usize), pattern(mux::BULK as usize));
+    let (mut bulk, download) = (pattern(mux::BULK_BYTES as usize), pattern(mux::BULK_BYTES as usize));
     let (sent, read) = tokio::join!(endpoint.io.write_all(&download), frontend.io.read_exact(&mut bulk));
     sent.and(read.map(drop)).unwrap();
     let (Traffic { connections, small, bulk, .. }, _) = pair.live().await;

@@ -141,14 +141,14 @@ pub fn identity(
 }
 
 /// The minimum of `--unresponsive-timeout`: a peer counts as unresponsive after three seconds.
-const LEAST_UNRESPONSIVE: Duration = Duration::from_secs(10);
+const MIN_UNRESPONSIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// `--unresponsive-timeout` of both programs.
 ///
 /// # Errors
 /// If it is below 10 s.
 pub fn unresponsive_timeout(flag: &'static str, given: GoDuration) -> Result<Duration, FlagError> {
-    if given.or_zero() < LEAST_UNRESPONSIVE {
+    if given.or_zero() < MIN_UNRESPONSIVE_TIMEOUT {
         return Err(FlagError::value(flag, given, "it must not be below 10s"));
     }
     Ok(given.or_zero())

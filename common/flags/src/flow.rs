@@ -3,9 +3,9 @@
 use crate::{FlagError, Value};
 
 /// The minimum of [`FlowOptions::connection_memory_limit`]: two frames.
-const LEAST_PER_CONNECTION: u64 = 128 << 10;
+const MIN_CONNECTION_MEMORY_LIMIT: u64 = 128 << 10;
 /// The minimum of [`FlowOptions::memory_limit`].
-const LEAST_IN_ALL: u64 = 16 << 20;
+const MIN_MEMORY_LIMIT: u64 = 16 << 20;
 
 crate::flags! {
     /// The limits of payload that waits for slow readers, in bytes.
@@ -27,7 +27,7 @@ crate::flags! {
 }
 
 fn connection_memory_limit(flag: &'static str, Quantity(bytes): Quantity) -> Result<u64, FlagError> {
-    if bytes < LEAST_PER_CONNECTION {
+    if bytes < MIN_CONNECTION_MEMORY_LIMIT {
         return Err(FlagError::value(flag, bytes, "it must be at least 128Ki"));
     }
     Ok(bytes)
@@ -35,7 +35,7 @@ fn connection_memory_limit(flag: &'static str, Quantity(bytes): Quantity) -> Res
 
 /// `None` if the limit is derived from the machine or the cgroup.
 fn memory_limit(flag: &'static str, Quantity(bytes): Quantity) -> Result<Option<u64>, FlagError> {
-    if bytes != 0 && bytes < LEAST_IN_ALL {
+    if bytes != 0 && bytes < MIN_MEMORY_LIMIT {
         return Err(FlagError::value(flag, bytes, "it must be 0 or at least 16Mi"));
     }
     Ok((bytes != 0).then_some(bytes))

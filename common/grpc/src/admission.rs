@@ -27,11 +27,12 @@ impl Admission {
 }
 
 /// The limit of one connection, in bytes: twice the bytes of an agent with the longest headers.
-const PER_CONNECTION: usize = 256 << 10;
-/// The limit of all connections of a listener, in bytes. Beyond it the server ends connections charged more than [`USUAL`].
-const PER_LISTENER: usize = 64 << 20;
-/// More than an agent usually sends before it is admitted, in bytes: its headers with a token and the identifiers.
-const USUAL: usize = 32 << 10;
+const MAX_CONNECTION_BYTES: usize = 256 << 10;
+/// The limit of all connections of a listener, in bytes. Beyond it the server ends connections charged more than
+/// [`TYPICAL_BYTES`].
+const MAX_LISTENER_BYTES: usize = 64 << 20;
+/// Agents usually send fewer bytes than this before admission: headers with a token and the identifiers.
+const TYPICAL_BYTES: usize = 32 << 10;
 /// The cost of a header field in addition to its bytes, because HPACK can compress a whole field to one byte.
 const FIELD_OVERHEAD: usize = 128;
 
@@ -49,7 +50,7 @@ pub(super) struct Charge {
 
 /// The connection exceeds its limit.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct TooMuch;
+pub(super) struct ChargeExceeded;
 
 impl Unadmitted {
     pub(super) fn join(&self) -> Charge {
@@ -68,14 +69,14 @@ impl Charge {
     ///
     /// # Errors
     /// The connection must end: it exceeds a limit.
-    pub(super) fn read(&mut self, bytes: u64) -> Result<(), TooMuch> {
+    pub(super) fn read(&mut self, bytes: u64) -> Result<(), ChargeExceeded> {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).saturating_add(self.headers);
         let more = bytes.saturating_sub(std::mem::replace(&mut self.bytes, bytes));
         let total = self.all.0.fetch_add(more, Ordering::Relaxed).saturating_add(more);
-        if bytes <= PER_CONNECTION && (bytes <= USUAL || total <= PER_LISTENER) {
+        if bytes <= MAX_CONNECTION_BYTES && (bytes <= TYPICAL_BYTES || total <= MAX_LISTENER_BYTES) {
             Ok(())
         } else {
-            Err(TooMuch)
+            Err(ChargeExceeded)
         }
     }
 }
@@ -94,15 +95,16 @@ mod tests {
     fn charge_is_limited_for_each_connection_and_in_total() {
         let all = Unadmitted::default();
         let mut first = all.join();
-        assert_eq!(first.read(PER_CONNECTION as u64), Ok(()));
-        assert_eq!(first.read(PER_CONNECTION as u64 + 1), Err(TooMuch));
-        let mut others: Vec<_> = (0..PER_LISTENER / PER_CONNECTION - 2).map(|_| all.join()).collect();
-        assert!(others.iter_mut().all(|other| other.read(PER_CONNECTION as u64).is_ok()));
+        assert_eq!(first.read(MAX_CONNECTION_BYTES as u64), Ok(()));
+        assert_eq!(first.read(MAX_CONNECTION_BYTES as u64 + 1), Err(ChargeExceeded));
+        let mut others: Vec<_> =
+            (0..MAX_LISTENER_BYTES / MAX_CONNECTION_BYTES - 2).map(|_| all.join()).collect();
+        assert!(others.iter_mut().all(|other| other.read(MAX_CONNECTION_BYTES as u64).is_ok()));
         let (mut small, mut large) = (all.join(), all.join());
-        assert_eq!(large.read(PER_CONNECTION as u64), Err(TooMuch), "all are charged too much");
-        assert_eq!(small.read(USUAL as u64), Ok(()), "it is not one of those that cause it");
+        assert_eq!(large.read(MAX_CONNECTION_BYTES as u64), Err(ChargeExceeded), "all are charged too much");
+        assert_eq!(small.read(TYPICAL_BYTES as u64), Ok(()), "it is not one of those that cause it");
         drop(first);
-        assert_eq!(large.read(PER_CONNECTION as u64), Ok(()), "given back");
+        assert_eq!(large.read(MAX_CONNECTION_BYTES as u64), Ok(()), "given back");
         drop((others, small, large));
         assert_eq!(all.0.load(Ordering::Relaxed), 0);
     }
@@ -112,10 +114,10 @@ mod tests {
         let all = Unadmitted::default();
         let mut charge = all.join();
         let mut headers = HeaderMap::new();
-        for _ in 0..PER_CONNECTION / FIELD_OVERHEAD {
+        for _ in 0..MAX_CONNECTION_BYTES / FIELD_OVERHEAD {
             headers.append("a", http::HeaderValue::from_static("b"));
         }
         charge.opened(&headers);
-        assert_eq!(charge.read(1), Err(TooMuch));
+        assert_eq!(charge.read(1), Err(ChargeExceeded));
     }
 }

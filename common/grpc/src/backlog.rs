@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use super::settings::SEND_BUFFER;
 
 /// The smallest batch, in bytes: one TLS record.
-const LEAST: usize = 16 << 10;
+const MIN_BATCH_BYTES: usize = 16 << 10;
 
 /// Shared by a connection's driver, which flushes, and its streams, which send.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ impl Default for Backlog {
 
 impl Backlog {
     /// A stream handed over this many bytes.
-    pub(super) fn hand(&self, bytes: usize) {
+    pub(super) fn handed_over(&self, bytes: usize) {
         self.0.lock().handed += bytes;
     }
 
@@ -92,7 +92,7 @@ impl Backlog {
         let mut state = self.0.lock();
         if !whole {
             if !std::mem::replace(&mut state.blocked, true) {
-                state.batch = (state.batch / 2).max(LEAST);
+                state.batch = (state.batch / 2).max(MIN_BATCH_BYTES);
             }
             return;
         }
@@ -171,15 +171,15 @@ mod tests {
             assert_eq!(room(&backlog), None);
             backlog.flushed(true);
         }
-        assert_eq!(room(&backlog), Some(LEAST), "it blocked each time");
+        assert_eq!(room(&backlog), Some(MIN_BATCH_BYTES), "it blocked each time");
         backlog.flushed(true);
-        assert_eq!(room(&backlog), Some(LEAST), "a flush of less says nothing");
-        backlog.hand(LEAST);
+        assert_eq!(room(&backlog), Some(MIN_BATCH_BYTES), "a flush of less says nothing");
+        backlog.handed_over(MIN_BATCH_BYTES);
         assert_eq!(room(&backlog), None, "until the next flush");
         backlog.flushed(true);
-        assert_eq!(room(&backlog), Some(2 * LEAST));
+        assert_eq!(room(&backlog), Some(2 * MIN_BATCH_BYTES));
         for _ in 0..10 {
-            backlog.hand(SEND_BUFFER);
+            backlog.handed_over(SEND_BUFFER);
             backlog.flushed(true);
         }
         assert_eq!(room(&backlog), Some(SEND_BUFFER));

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::backlog::Backlog;
-use super::pinger::Moved;
+use super::pinger::BytesMoved;
 use super::turns::{BusyTurns, Turn};
 
 /// How [`buffered`] treats a transport.
@@ -64,7 +64,7 @@ struct Inner<IO> {
     /// The transport accepted no bytes of the last write. h2 will repeat it.
     refused: bool,
     /// Bytes read so far, by which the keepalive sees that the peer is alive, and bytes that h2 has written.
-    moved: Moved,
+    moved: BytesMoved,
     turn: Turn,
 }
 
@@ -82,7 +82,7 @@ pub(super) fn buffered<IO>(
         peak: 0,
         dirty: false,
         refused: false,
-        moved: Moved::default(),
+        moved: BytesMoved::default(),
         turn: Turn::new(turns),
     };
     let inner = Arc::new(Mutex::new(inner));
@@ -114,7 +114,7 @@ impl<IO: AsyncWrite + Unpin> Flusher<IO> {
     }
 
     /// Bytes so far.
-    pub(super) fn moved(&self) -> Moved {
+    pub(super) fn moved(&self) -> BytesMoved {
         self.inner.lock().moved
     }
 }

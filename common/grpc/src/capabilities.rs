@@ -20,7 +20,7 @@ const LANES: &str = "lanes";
 pub const WINDOW: u32 = 128 << 10;
 
 /// A smaller initial window of the peer is ignored as invalid, in bytes.
-const LEAST_WINDOW: u32 = 1 << 10;
+const MIN_WINDOW: u32 = 1 << 10;
 
 /// The extensions that one end offers, or that both negotiated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -65,7 +65,7 @@ impl Capabilities {
                 None if name == TRACES => named.traces = true,
                 None if name == HALF_CLOSE => named.half_close = true,
                 Some((CREDITS, window)) => {
-                    named.credits = window.parse().ok().filter(|window| *window >= LEAST_WINDOW);
+                    named.credits = window.parse().ok().filter(|window| *window >= MIN_WINDOW);
                 }
                 Some((LANES, lanes)) => named.lanes = lanes.parse().ok(),
                 _ => {}

@@ -18,11 +18,11 @@ const FIRST_RESERVE: usize = 64 << 10;
 
 /// A frame below this length, in bytes, is a fragment unless a message ends with it.
 const FRAGMENT: usize = 64;
-/// The cost of a fragment, in bytes. Each received byte pays for one, and a stream that owes more than [`MOST_OWED`] ends.
+/// The cost of a fragment, in bytes. Each received byte pays for one. A stream that owes more than [`MAX_FRAGMENT_DEBT`] ends.
 /// gRPC implementations split a message where a window ends, once in 32 KiB. A frame of one byte costs HTTP/2 and the reader as
 /// much as a frame of 4 KiB.
 const FRAGMENT_COST: usize = 4 << 10;
-const MOST_OWED: usize = 1_024 * FRAGMENT_COST;
+const MAX_FRAGMENT_DEBT: usize = 1_024 * FRAGMENT_COST;
 
 /// The result of one step of the deframer.
 #[derive(Debug, PartialEq, Eq)]
@@ -76,7 +76,7 @@ impl Deframer {
     pub(super) fn step(&mut self) -> Result<Step, WireError> {
         let before = self.chunk.len();
         if self.have < PREFIX && !self.read_prefix()? {
-            return self.hungry(before);
+            return self.end_chunk(before);
         }
         if self.gathered.is_empty() && self.chunk.len() >= self.length {
             let message = self.chunk.split_to(self.length);
@@ -87,7 +87,7 @@ impl Deframer {
         let part = self.chunk.split_to(wanted.min(self.chunk.len()));
         self.gather(&part);
         if self.gathered.len() < self.length {
-            return self.hungry(before);
+            return self.end_chunk(before);
         }
         self.have = 0;
         let message = Bytes::from(std::mem::take(&mut self.gathered));
@@ -95,10 +95,10 @@ impl Deframer {
     }
 
     /// Ends a chunk: charges it if it is a fragment.
-    fn hungry(&mut self, used: usize) -> Result<Step, WireError> {
+    fn end_chunk(&mut self, used: usize) -> Result<Step, WireError> {
         if !self.at_boundary() && (1..FRAGMENT).contains(&std::mem::take(&mut self.pushed)) {
             self.owed += FRAGMENT_COST;
-            if self.owed > MOST_OWED {
+            if self.owed > MAX_FRAGMENT_DEBT {
                 return Err(WireError::new(Code::ResourceExhausted, "messages in frames of a few bytes"));
             }
         }

@@ -29,16 +29,17 @@ use net::kernel::{Acknowledgment, TcpPeer};
 /// [`Keepalive::half_open_timeout`], if it is shorter). A dial requests a ping after a quarter of a second, so it goes to another agent within three seconds.
 pub const UNRESPONSIVE_AFTER: Duration = Duration::from_millis(2_500);
 
-/// The same with other evidence that the path is lost, and not that the program stands still: the peer answers on another
+/// The same if there is evidence that the path is lost, and the program is not merely stopped: the peer answers on another
 /// connection, or its kernel acknowledges neither the ping nor its retransmissions.
-pub(super) const EVIDENT_AFTER: Duration = Duration::from_secs(1);
+pub(super) const UNRESPONSIVE_AFTER_WITH_EVIDENCE: Duration = Duration::from_secs(1);
 
-/// The time between the pings of a measurement: a busy machine delays those of one moment alike.
-const SAMPLE_EVERY: Duration = Duration::from_millis(100);
+/// The interval of the pings that measure the RTT. A busy machine would delay all pings of one moment.
+const RTT_PROBE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How often a ping checks whether the RTT rose, and the lowest RTT that counts as risen: a busy machine rarely takes as long.
-const CHECK_EVERY: Duration = Duration::from_secs(30);
-const RISEN: Duration = Duration::from_millis(8);
+/// How often a ping checks whether the RTT rose.
+const RTT_CHECK_INTERVAL: Duration = Duration::from_secs(30);
+/// The lowest RTT that counts as risen. A busy machine rarely delays a ping for as long.
+const MIN_RISEN_RTT: Duration = Duration::from_millis(8);
 
 /// When idle peers are pinged, and how long they may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -207,7 +208,7 @@ impl KeepaliveHandle {
     /// delays pings on the others.
     pub fn measure(&self, pings: u8, lanes: Option<u64>) {
         let (next, lowest) = (Instant::now(), Duration::MAX);
-        let check = next + lanes.map_or(CHECK_EVERY, |lanes| until_check(next, lanes));
+        let check = next + lanes.map_or(RTT_CHECK_INTERVAL, |lanes| until_check(next, lanes));
         let measurement = Measurement { pings, left: pings, next, lowest, check };
         self.tell(|state| state.measurement = Some(measurement));
     }
@@ -227,7 +228,7 @@ impl KeepaliveHandle {
     pub(super) fn sampled(&self, took: Duration) -> bool {
         let mut state = self.state.lock();
         state.last_rtts = [Some(took), state.last_rtts[0]];
-        let rose = |rtt| took >= RISEN && stream_window(took) > stream_window(rtt);
+        let rose = |rtt| took >= MIN_RISEN_RTT && stream_window(took) > stream_window(rtt);
         let rose = state.rtt.is_some_and(rose);
         let measuring = state.measurement.as_ref().is_some_and(|measurement| measurement.left > 0);
         drop(state);
@@ -280,14 +281,14 @@ impl KeepaliveHandle {
             Some(measurement) if measurement.left > 0 => {
                 if now >= measurement.next {
                     measurement.left -= 1;
-                    measurement.next = now + SAMPLE_EVERY;
+                    measurement.next = now + RTT_PROBE_INTERVAL;
                     probe = true;
                 }
                 next_sample = (measurement.left > 0).then_some(measurement.next);
             }
             Some(measurement) if measurement.pings > 1 => {
                 while now >= measurement.check {
-                    measurement.check += CHECK_EVERY;
+                    measurement.check += RTT_CHECK_INTERVAL;
                     check = true;
                 }
                 next_sample = Some(measurement.check);
@@ -312,7 +313,7 @@ impl KeepaliveHandle {
 /// The time from `now` to the next check of the connections of these lanes. Those of different processes are spread.
 fn until_check(now: Instant, lanes: u64) -> Duration {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
-    let every = CHECK_EVERY.as_millis() as u64;
+    let every = RTT_CHECK_INTERVAL.as_millis() as u64;
     let since_start = now.saturating_duration_since(*START).as_millis() as u64;
     Duration::from_millis(every - (since_start % every + lanes % every) % every)
 }

@@ -2,7 +2,7 @@
 //!
 //! Frames queued before a stream's end wait for window that the client may never grant, and h2 resets a stream without
 //! a handle only after they were sent. So the connection keeps the handle until all frames were sent, for at most
-//! [`LINGER_LIMIT`]: this limits how long a client that has stopped reading holds a stream and its bytes. (Such a stream also
+//! [`LINGER_TIMEOUT`]: this limits how long a client that has stopped reading holds a stream and its bytes. (Such a stream also
 //! stays among those that h2 counts when its connection ends, and h2 asserts that none is left.)
 
 use std::collections::VecDeque;
@@ -18,7 +18,7 @@ use super::frame::{OutFrame, Queued};
 use super::mailbox::Mailbox;
 
 /// How long a finished stream may take to send its queued frames: as long as a connection's flush may take.
-pub(super) const LINGER_LIMIT: Duration = Duration::from_secs(60);
+pub(super) const LINGER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Where a server's stream leaves its queued frames.
 #[derive(Clone, Debug, Default)]
@@ -30,7 +30,7 @@ impl LingeringHandle {
         // The connection has ended.
         let Some(mailbox) = self.0.upgrade() else { return };
         if !queued.is_empty() {
-            mailbox.push(LingeringStream { send, queued, until: Instant::now() + LINGER_LIMIT });
+            mailbox.push(LingeringStream { send, queued, until: Instant::now() + LINGER_TIMEOUT });
         }
     }
 }

@@ -13,7 +13,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 pub const STREAMS: HeaderName = HeaderName::from_static("konnectivity-streams");
 
 /// An agent with more streams does not send the header.
-const MOST_STREAMS: usize = 256;
+const MAX_STREAMS: usize = 256;
 
 /// The name of one stream of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,19 +41,20 @@ impl LiveStreams {
         let numbers: Vec<String> = numbers.map(|number| number.to_string()).collect();
         let mut value = HeaderValue::try_from(numbers.join(" ")).ok()?;
         value.set_sensitive(true);
-        (self.others.len() < MOST_STREAMS).then_some(value)
+        (self.others.len() < MAX_STREAMS).then_some(value)
     }
 
     /// The streams that an agent names; `None` without the header, or if it is invalid.
     pub fn read(metadata: &HeaderMap) -> Option<Self> {
         let text = metadata.get(STREAMS)?.to_str().ok()?;
-        let mut numbers = text.split(' ').take(MOST_STREAMS + 2).map(|number| number.parse::<u64>().ok());
+        let mut numbers = text.split(' ').take(MAX_STREAMS + 2).map(|number| number.parse::<u64>().ok());
         let name = StreamName { process: numbers.next()??, number: numbers.next()?? };
         let others: Option<Vec<u64>> = numbers.collect();
-        others.filter(|others| others.len() < MOST_STREAMS).map(|others| LiveStreams { name, others })
+        others.filter(|others| others.len() < MAX_STREAMS).map(|others| LiveStreams { name, others })
     }
 
-    /// Whether the agent has no longer this stream. A later attempt of the agent may arrive earlier, so it says nothing about it.
+    /// Whether the agent no longer has this stream. False for streams with a higher number: the agent opened them later, although
+    /// they may have arrived before.
     pub fn have_lost(&self, stream: StreamName) -> bool {
         stream.process == self.name.process
             && stream.number < self.name.number
@@ -92,7 +93,7 @@ mod tests {
             assert_eq!(read(wrong), None, "{wrong:?}");
         }
         assert_eq!(read("1 2").unwrap().others, [0; 0]);
-        let most: Vec<u64> = (10..10 + MOST_STREAMS as u64).collect();
+        let most: Vec<u64> = (10..10 + MAX_STREAMS as u64).collect();
         assert_eq!(streams(most.clone()).header(), None);
         let text = most.iter().map(u64::to_string).collect::<Vec<_>>().join(" ");
         assert_eq!(read(&format!("1 2 {text}")), None);

@@ -18,12 +18,12 @@ const TRACEPARENT: u32 = 1000;
 /// The length of its value in bytes.
 const TRACEPARENT_LEN: usize = 55;
 
-/// The most reads of a message. A field takes two, a text three; those of the messages in it count too. Packets have five fields; a
-/// message of 4 MiB could have two million, which would hold up the thread for milliseconds.
-const MOST_READS: u32 = 2 * 1_024;
+/// The most reads of one message, nested messages included. A field takes two reads, a text three. Packets have five fields; a
+/// message of 4 MiB could have two million, and to decode them would block the thread for milliseconds.
+const MAX_READS: u32 = 2 * 1_024;
 
 /// The memory in bytes that a short text of a DIAL_REQ may hold. A repeated field keeps the memory of its longest value.
-const MOST_SPARE: usize = 256;
+const MAX_SPARE_BYTES: usize = 256;
 
 /// The unread rest of a message. After the last permitted read it is empty, so that prost stops.
 struct Reader {
@@ -62,7 +62,7 @@ impl Buf for Reader {
 /// Reads one gRPC message. The payload of DATA shares the message's memory.
 pub fn decode(message: Bytes) -> Incoming {
     let length = message.len();
-    let mut reader = Reader { rest: message, reads: MOST_READS };
+    let mut reader = Reader { rest: message, reads: MAX_READS };
     let packet = proto::Packet::decode(&mut reader);
     if reader.reads == 0 {
         return Incoming::Malformed("too many fields");
@@ -81,8 +81,8 @@ fn judge(packet: proto::Packet, length: usize) -> Result<Incoming, &'static str>
     let payload = packet.payload.ok_or("a type without its payload")?;
     Ok(Incoming::Packet(match (kind, payload) {
         (DialReq, Payload::DialRequest(mut it)) => {
-            it.protocol.shrink_to(MOST_SPARE);
-            it.address.shrink_to(MOST_SPARE);
+            it.protocol.shrink_to(MAX_SPARE_BYTES);
+            it.address.shrink_to(MAX_SPARE_BYTES);
             // W3C: an invalid trace context is ignored.
             let (random, trace) = (DialId(it.random), it.traceparent.parse().ok());
             Packet::DialReq { random, protocol: it.protocol, address: it.address, trace }
@@ -126,7 +126,7 @@ pub(super) fn encode_head(packet: &Packet<Bytes>, to: &mut impl BufMut) {
         Packet::DialRsp { random, outcome } => {
             match outcome {
                 Ok(id) => put_integer(2, id.0 as u64, to),
-                Err(error) => put_string(1, said(error), to),
+                Err(error) => put_string(1, error_or_default(error), to),
             }
             put_integer(3, random.0 as u64, to);
         }
@@ -170,7 +170,7 @@ fn inner_len(packet: &Packet<Bytes>) -> usize {
         Packet::DialRsp { random, outcome } => {
             let outcome = match outcome {
                 Ok(id) => integer_len(id.0 as u64),
-                Err(error) => string_len(said(error)),
+                Err(error) => string_len(error_or_default(error)),
             };
             outcome + integer_len(random.0 as u64)
         }
@@ -185,8 +185,8 @@ fn inner_len(packet: &Packet<Bytes>) -> usize {
     }
 }
 
-/// A dial's error on the wire: an empty one would mean success.
-fn said(error: &str) -> &str {
+/// The error of a DIAL_RSP. An empty text would mean success.
+fn error_or_default(error: &str) -> &str {
     if error.is_empty() { "unspecified error" } else { error }
 }
 

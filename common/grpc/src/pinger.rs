@@ -16,27 +16,30 @@ use h2::{Ping, PingPong};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::backlog::{Backlog, Paused};
-use super::keepalive::{EVIDENT_AFTER, Keepalive, KeepaliveHandle, Requests, UNRESPONSIVE_AFTER};
+use super::keepalive::{
+    Keepalive, KeepaliveHandle, Requests, UNRESPONSIVE_AFTER, UNRESPONSIVE_AFTER_WITH_EVIDENCE,
+};
 use super::settings::stream_window;
 use net::kernel::HostSilence;
 
-/// The time between samples of the peer's kernel: while a ping is unanswered or the kernel was silent, and while
-/// nothing is read for other reasons.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-const LOOK_WHILE_IDLE: Duration = Duration::from_secs(4);
+/// The interval of samples of the peer's kernel while a ping is unanswered, or after a sample that showed a silent kernel.
+const KERNEL_SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
+/// The same while the connection is idle.
+const IDLE_KERNEL_SAMPLE_INTERVAL: Duration = Duration::from_secs(4);
 
-/// The longest time that a path is drained, and the same in RTTs of the ping that suggests a longer path. Four are the least: what is
-/// under way arrives during the first one, and two pings without data, which take three, find out that no busy machine delays them.
-const DRAIN: Duration = Duration::from_millis(1_500);
-const DRAIN_ROUND_TRIPS: u32 = 6;
-const LEAST_ROUND_TRIPS: u32 = 4;
+/// The longest time that a path is drained.
+const MAX_PATH_DRAIN: Duration = Duration::from_millis(1_500);
+/// The limits of a drain in RTTs of the ping that suggests a longer path. Data in flight arrives during the first RTT. The other
+/// three are for two pings without data, which show whether a busy machine delayed that ping.
+const MAX_PATH_DRAIN_RTTS: u32 = 6;
+const MIN_PATH_DRAIN_RTTS: u32 = 4;
 
-/// The longest time of pings that do not drain the path.
-const IDLE_CHECK: Duration = Duration::from_secs(6);
+/// The longest check of a path with an RTT so high that [`MAX_PATH_DRAIN`] does not suffice to drain it.
+const MAX_CHECK_WITHOUT_DRAIN: Duration = Duration::from_secs(6);
 
-/// The most bytes, read and written from the previous ping until the answer, that still count as no data. They take
-/// [`RISEN`](super::keepalive) at 16 Mbit/s.
-const QUIET: u64 = 16 << 10;
+/// A ping counts as one without data if at most this many bytes are read and written from the previous ping until its answer.
+/// They take [`MIN_RISEN_RTT`](super::keepalive) at 16 Mbit/s.
+const MAX_QUIET_BYTES: u64 = 16 << 10;
 
 /// See the module.
 pub(super) struct Pinger {
@@ -49,7 +52,7 @@ pub(super) struct Pinger {
     /// When the unanswered ping was sent.
     ping_sent: Option<Instant>,
     /// The bytes that were read and written before each of the last two pings, the later one first.
-    moved: [Moved; 2],
+    moved: [BytesMoved; 2],
     /// The unanswered ping checks whether the RTT rose.
     checking: bool,
     drain: Option<Drain>,
@@ -60,7 +63,7 @@ pub(super) struct Pinger {
     window: u32,
     /// The evaluation of the kernel's samples, and the time of the last one.
     host: HostSilence,
-    looked: Instant,
+    last_kernel_sample: Instant,
     /// The last sample showed that the peer's kernel acknowledged neither the unanswered ping nor a retransmission.
     unacknowledged: bool,
     /// Whether the peer was last reported as unresponsive.
@@ -69,18 +72,19 @@ pub(super) struct Pinger {
 
 /// Bytes on the connection.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Moved {
+pub(super) struct BytesMoved {
     pub(super) read: u64,
     pub(super) written: u64,
 }
 
-impl Moved {
+impl BytesMoved {
     fn total(self) -> u64 {
         self.read + self.written
     }
 }
 
-/// Pings follow each other as long as this exists. The path is drained meanwhile, unless it is too long.
+/// A check whether the path became longer: pings follow each other while this exists. The path is drained, unless its RTT is too
+/// high.
 struct Drain {
     backlog: Arc<Backlog>,
     until: Instant,
@@ -97,9 +101,9 @@ impl Drop for Drain {
     }
 }
 
-/// Why a connection to a peer is ended.
+/// Why the peer counts as lost, which ends the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Dead {
+pub(super) enum PeerLost {
     /// No answer within [`Keepalive::timeout`].
     Program,
     /// No answer within [`Keepalive::half_open_timeout`], but on another connection; or the peer said there that it has lost this
@@ -127,21 +131,21 @@ impl Pinger {
             read: 0,
             last_read: now,
             ping_sent: None,
-            moved: [Moved::default(); 2],
+            moved: [BytesMoved::default(); 2],
             checking: false,
             drain: None,
             backlog,
             superseded: None,
             window,
             host: HostSilence::default(),
-            looked: now,
+            last_kernel_sample: now,
             unacknowledged: false,
             unresponsive: false,
         }
     }
 
     /// Called once per turn of the driver. `moved`: bytes so far.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>, moved: Moved) -> Poll<Dead> {
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, moved: BytesMoved) -> Poll<PeerLost> {
         let Some(pings) = &mut self.pings else { return Poll::Pending };
         let now = Instant::now();
         if self.read != moved.read {
@@ -163,7 +167,7 @@ impl Pinger {
         let Requests { keepalive, mut probe, check, next_sample, superseded, lost_by_peer } =
             self.keepalive.look(cx, now, self.ping_sent.is_some());
         if lost_by_peer {
-            return Poll::Ready(Dead::HalfOpen);
+            return Poll::Ready(PeerLost::HalfOpen);
         }
         self.checking |= check;
         probe |= check || self.drain.is_some();
@@ -180,14 +184,14 @@ impl Pinger {
         if let Some(dead) = dead.filter(|_| now >= due) {
             return Poll::Ready(dead);
         }
-        match self.look_at_host(now, silent_since) {
+        match self.sample_kernel(now, silent_since) {
             Ok(next) => due = due.min(next.unwrap_or(due)),
             Err(dead) => return Poll::Ready(dead),
         }
         due = due.min(next_sample.unwrap_or(due));
         due = self.drain.as_ref().map_or(due, |drain| due.min(drain.until));
         let evident = self.superseded.is_some() || self.unacknowledged && silent_since.is_some();
-        let usual = if evident { EVIDENT_AFTER } else { UNRESPONSIVE_AFTER };
+        let usual = if evident { UNRESPONSIVE_AFTER_WITH_EVIDENCE } else { UNRESPONSIVE_AFTER };
         let patience = usual.min(keepalive.half_open_timeout);
         due =
             due.min(self.notify_unresponsive(now, silent_since.map(|since| since + patience)).unwrap_or(due));
@@ -196,25 +200,25 @@ impl Pinger {
     }
 
     /// A ping was answered after `took`. `moved`: bytes so far.
-    fn answered(&mut self, now: Instant, took: Duration, moved: Moved) {
+    fn answered(&mut self, now: Instant, took: Duration, moved: BytesMoved) {
         let rose = self.keepalive.sampled(took);
         let checking = std::mem::take(&mut self.checking);
-        let sending = moved.written - self.moved[0].written > QUIET;
+        let sending = moved.written - self.moved[0].written > MAX_QUIET_BYTES;
         match &mut self.drain {
             None if checking && rose => {
-                // Otherwise what is under way arrives until the end of the drain. The pings alone measure an idle path.
-                let pauses = took * LEAST_ROUND_TRIPS <= DRAIN;
+                // At a higher RTT the data in flight would arrive until the end of the drain. Then only pings on an idle path count.
+                let pauses = took * MIN_PATH_DRAIN_RTTS <= MAX_PATH_DRAIN;
                 if pauses {
                     self.backlog.pause(if sending { Paused::WindowAndData } else { Paused::Window });
                 }
-                let time = took * DRAIN_ROUND_TRIPS;
-                let until = now + time.min(if pauses { DRAIN } else { IDLE_CHECK });
+                let time = took * MAX_PATH_DRAIN_RTTS;
+                let until = now + time.min(if pauses { MAX_PATH_DRAIN } else { MAX_CHECK_WITHOUT_DRAIN });
                 let (backlog, quiet) = (Arc::clone(&self.backlog), (0, Duration::MAX));
                 self.drain = Some(Drain { backlog, until, pauses, quiet });
             }
             Some(_) if !rose => self.drain = None,
             // The peer has read the previous ping, so only what was sent later can be before this one and its answer.
-            Some(drain) if moved.total() - self.moved[1].total() <= QUIET => {
+            Some(drain) if moved.total() - self.moved[1].total() <= MAX_QUIET_BYTES => {
                 let (pings, lowest) = drain.quiet;
                 drain.quiet = (pings.saturating_add(1), lowest.min(took));
             }
@@ -224,14 +228,14 @@ impl Pinger {
     }
 
     /// The time of the next ping or, while one is unanswered, of the connection's end and its reason.
-    fn due(&self, keepalive: &Keepalive, silent_since: Option<Instant>) -> (Instant, Option<Dead>) {
+    fn due(&self, keepalive: &Keepalive, silent_since: Option<Instant>) -> (Instant, Option<PeerLost>) {
         let ping_due = later(self.last_read, keepalive.interval);
         let Some(since) = silent_since else { return (ping_due, None) };
         // An early ping on request shows whether the peer is unresponsive, but does not end the connection earlier.
         let stopped = later(since.max(ping_due), keepalive.timeout);
         match self.superseded.map(|from| later(from.max(since), keepalive.half_open_timeout)) {
-            Some(half_open) if half_open < stopped => (half_open, Some(Dead::HalfOpen)),
-            _ => (stopped, Some(Dead::Program)),
+            Some(half_open) if half_open < stopped => (half_open, Some(PeerLost::HalfOpen)),
+            _ => (stopped, Some(PeerLost::Program)),
         }
     }
 
@@ -245,26 +249,30 @@ impl Pinger {
     }
 
     /// Samples the peer's kernel when it is time. Returns the time of the next sample.
-    fn look_at_host(&mut self, now: Instant, silent_since: Option<Instant>) -> Result<Option<Instant>, Dead> {
+    fn sample_kernel(
+        &mut self,
+        now: Instant,
+        silent_since: Option<Instant>,
+    ) -> Result<Option<Instant>, PeerLost> {
         let Some(kernel) = self.keepalive.kernel.get() else { return Ok(None) };
-        if now >= self.next_look(silent_since) {
-            self.looked = now;
+        if now >= self.next_kernel_sample(silent_since) {
+            self.last_kernel_sample = now;
             let seen = kernel.look();
             self.unacknowledged = seen.zip(silent_since).is_some_and(|(seen, since)| {
                 seen.outstanding && seen.last_received >= now.saturating_duration_since(since)
             });
             if seen.is_some_and(|seen| self.host.is_over(now, seen)) {
-                return Err(Dead::Host);
+                return Err(PeerLost::Host);
             }
         }
-        Ok(Some(self.next_look(silent_since)))
+        Ok(Some(self.next_kernel_sample(silent_since)))
     }
 
-    fn next_look(&self, silent_since: Option<Instant>) -> Instant {
+    fn next_kernel_sample(&self, silent_since: Option<Instant>) -> Instant {
         match silent_since {
-            Some(since) => self.looked.max(since) + LOOK_EVERY,
-            None if self.host.is_silent() => self.looked + LOOK_EVERY,
-            None => self.looked.max(self.last_read) + LOOK_WHILE_IDLE,
+            Some(since) => self.last_kernel_sample.max(since) + KERNEL_SAMPLE_INTERVAL,
+            None if self.host.is_silent() => self.last_kernel_sample + KERNEL_SAMPLE_INTERVAL,
+            None => self.last_kernel_sample.max(self.last_read) + IDLE_KERNEL_SAMPLE_INTERVAL,
         }
     }
 
@@ -285,7 +293,7 @@ impl Pinger {
         }
     }
 
-    fn send_ping(&mut self, now: Instant, moved: Moved) {
+    fn send_ping(&mut self, now: Instant, moved: BytesMoved) {
         if let Some(pings) = &mut self.pings
             && pings.send_ping(Ping::opaque()).is_ok()
         {

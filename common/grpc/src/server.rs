@@ -1,4 +1,4 @@
-//! Serves one HTTP/2 connection: turns its requests into [`Request`]s, finds dead peers, and ends in order.
+//! Serves one HTTP/2 connection: turns its requests into [`Request`]s, finds lost peers, and ends in order.
 //!
 //! Knows no services: the caller checks the path. Never derives anything from `:authority`.
 
@@ -14,11 +14,11 @@ use h2::server::{Connection, SendResponse};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Sleep, sleep};
 
-use super::admission::{Admission, Charge, TooMuch, Unadmitted};
+use super::admission::{Admission, Charge, ChargeExceeded, Unadmitted};
 use super::buffered::{Buffered, Buffering, Flusher, buffered};
 use super::keepalive::KeepaliveHandle;
 use super::lingering::LingeringStreams;
-use super::pinger::{Dead, Pinger};
+use super::pinger::{PeerLost, Pinger};
 use super::request::Request;
 use super::settings::{ServerSettings, ShutdownMode};
 use super::{Code, OutFrame};
@@ -69,12 +69,12 @@ impl ConnectionError {
     }
 }
 
-impl From<Dead> for ConnectionError {
-    fn from(dead: Dead) -> Self {
-        match dead {
-            Dead::Program => ConnectionError::KeepaliveTimeout,
-            Dead::HalfOpen => ConnectionError::HalfOpen,
-            Dead::Host => ConnectionError::HostTimeout,
+impl From<PeerLost> for ConnectionError {
+    fn from(lost: PeerLost) -> Self {
+        match lost {
+            PeerLost::Program => ConnectionError::KeepaliveTimeout,
+            PeerLost::HalfOpen => ConnectionError::HalfOpen,
+            PeerLost::Host => ConnectionError::HostTimeout,
         }
     }
 }
@@ -251,12 +251,14 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Serving<IO> {
             }
         }
         self.lingering.poll(cx);
-        if let Poll::Ready(dead) = self.pinger.poll(cx, self.flusher.moved()) {
-            return Poll::Ready(Err(dead.into()));
+        if let Poll::Ready(lost) = self.pinger.poll(cx, self.flusher.moved()) {
+            return Poll::Ready(Err(lost.into()));
         }
         self.fit_overdue(!self.connection.has_streams());
         if let Some(charge) = &mut self.unadmitted {
-            charge.read(self.flusher.moved().read).map_err(|TooMuch| ConnectionError::UnadmittedMemory)?;
+            charge
+                .read(self.flusher.moved().read)
+                .map_err(|ChargeExceeded| ConnectionError::UnadmittedMemory)?;
         } else {
             self.pinger.fit_window(cx, self.window, |window| self.connection.set_initial_window_size(window));
         }

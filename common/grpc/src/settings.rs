@@ -71,10 +71,10 @@ const FRONTEND_STREAMS: u32 = 1 << 16;
 const RESETS_REMEMBERED_FOR: Duration = Duration::from_secs(10);
 
 /// The time limit from the transport handshake to the first accepted stream. A token review takes at most 10 s.
-const ADMISSION: Duration = Duration::from_secs(15);
+const ADMISSION_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The time limit for an agent to open another stream after its connection's last stream has ended.
-const STREAMLESS: Duration = Duration::from_secs(10);
+const STREAMLESS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How a server announces the end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -145,9 +145,9 @@ impl ServerSettings {
             buffering: Buffering::OVER_TLS,
             turns: BusyTurns::default(),
             keepalive: Keepalive { interval: Duration::from_secs(3600), ..Keepalive::DEFAULT },
-            admission_timeout: Some(ADMISSION),
+            admission_timeout: Some(ADMISSION_TIMEOUT),
             // Agents open a connection for each stream, so a connection without its stream is useless.
-            next_stream_timeout: Some(STREAMLESS),
+            next_stream_timeout: Some(STREAMLESS_TIMEOUT),
             shutdown_mode: ShutdownMode::WhenIdle,
         }
     }
@@ -169,7 +169,7 @@ impl ServerSettings {
             buffering: Buffering::OVER_SOCKET,
             turns: BusyTurns::default(),
             keepalive: Keepalive { interval: Duration::from_secs(3600), ..Keepalive::DEFAULT },
-            admission_timeout: Some(ADMISSION),
+            admission_timeout: Some(ADMISSION_TIMEOUT),
             // Authenticated clients may keep a connection for the next dial.
             next_stream_timeout: None,
             shutdown_mode: ShutdownMode::GoAway,

@@ -20,7 +20,7 @@ pub(super) const GRPC: HeaderValue = HeaderValue::from_static("application/grpc"
 const MESSAGE: &AsciiSet = &CONTROLS.add(b'%');
 
 /// The longest message, in bytes, that is copied from a peer or an error.
-const LONGEST: usize = 256;
+const MAX_MESSAGE_BYTES: usize = 256;
 
 impl WireError {
     /// An error with one line of text: control characters are escaped, and the text is cut at 256 bytes.
@@ -33,7 +33,7 @@ impl WireError {
             } else {
                 text.push(c)
             }
-            if text.len() > LONGEST {
+            if text.len() > MAX_MESSAGE_BYTES {
                 text.truncate(before);
                 break;
             }

@@ -33,16 +33,16 @@ use super::settings::SEND_BUFFER;
 use super::{Code, Incoming, Wire, WireError, status};
 use crate::joined::Joined;
 
-/// Bytes of window to request at a time: as many as h2 may queue, plus the heads of four frames.
+/// The capacity that the stream requests from h2 at a time, in bytes: as many as h2 may queue, plus the heads of four frames.
 const RESERVE: usize = SEND_BUFFER + 4 * OVERHEAD;
 
 /// The stream returns window to the peer in steps of at least this many bytes, because each step takes the connection's lock.
 /// It is a small part of every window.
-const GIVE_BACK: usize = 32 << 10;
+const MIN_WINDOW_UPDATE: usize = 32 << 10;
 
-/// The smallest result of [`Wire::poll_ready`], in bytes: the rest of a window is not worth a frame of its own. So h2 may
-/// hold up to this many bytes beyond the peer's window.
-const LEAST: usize = 4 << 10;
+/// The smallest result of [`Wire::poll_ready`], in bytes, because smaller frames cost too much. So h2 may hold up to this many bytes
+/// beyond the peer's window.
+const MIN_READY_BYTES: usize = 4 << 10;
 
 /// Both directions of an h2 stream.
 pub(super) type Directions = (SendStream<OutFrame>, RecvStream);
@@ -214,7 +214,7 @@ impl WireStream {
             }
             self.owed += used;
             // A message larger than the window arrives only if its parts return their window.
-            if self.owed >= GIVE_BACK
+            if self.owed >= MIN_WINDOW_UPDATE
                 && self.backlog.as_ref().is_none_or(|backlog| backlog.poll_give_back(cx).is_ready())
             {
                 // h2 refuses only a release of more bytes than were received, or after the stream's end.
@@ -251,7 +251,7 @@ impl Wire for WireStream {
                     Some(backlog) => ready!(backlog.poll_ready(cx)),
                     None => usize::MAX,
                 };
-                return Poll::Ready(Ok(capacity.saturating_sub(OVERHEAD).min(room).max(LEAST)));
+                return Poll::Ready(Ok(capacity.saturating_sub(OVERHEAD).min(room).max(MIN_READY_BYTES)));
             }
             match ready!(send.poll_capacity(cx)) {
                 Some(Ok(_)) => {}
@@ -277,7 +277,7 @@ impl Wire for WireStream {
             // Counted before it is sent: the driver, on another thread, may flush the frame before `send_data` returns, and
             // the flush resets the count.
             if let Some(backlog) = &self.backlog {
-                backlog.hand(bytes);
+                backlog.handed_over(bytes);
             }
             if send.send_data(frame, false).is_ok() {
                 return Ok(());

@@ -70,7 +70,7 @@ impl<S: Side, P: Payload> Link<S, P> {
                 Some(Phase::Flushing) => {
                     if let Some(conn) = self.table.get_mut(key) {
                         conn.state.answer();
-                        conn.state.hurry(now);
+                        conn.state.restore_time_limit(now);
                         self.arm_flush(key);
                     }
                 }
@@ -113,9 +113,9 @@ impl<S: Side, P: Payload> Link<S, P> {
     }
 
     /// The local end may take long to read the rest of a flush, if there is one.
-    pub(crate) fn flush_patiently(&mut self, key: ConnKey) {
+    pub(crate) fn flush_without_time_limit(&mut self, key: ConnKey) {
         if let Some(conn) = self.table.get_mut(key) {
-            conn.state.be_patient();
+            conn.state.lift_time_limit();
             self.arm_flush(key);
         }
     }

@@ -1,21 +1,21 @@
 //! Which of an agent's streams (lanes) gets a new connection, as data. The connection then stays on its lane.
 //!
-//! A new connection may turn out to be bulk, and nothing tells it beforehand. So the choice protects others from it: it takes the
-//! lane that moves the fewest bytes at the moment. A lane with bulk moves the most, and gets no dial while another lane is quiet.
-//! Of quiet lanes it takes one without connections that proved to be small, so that connections which are opened together, and
-//! become bulk together, leave a lane to those.
+//! Nobody knows beforehand whether a new connection becomes bulk, so the choice protects other connections from it. It takes the
+//! lane that moves the fewest bytes at the moment: a lane with bulk gets no dial while another lane is quiet. Of quiet lanes it
+//! takes one without connections that proved to be small. If many connections open together and all become bulk, a lane is left to the
+//! small ones.
 
 /// A connection that moved more bytes than this is bulk.
-pub const BULK: u64 = 1 << 20;
+pub const BULK_BYTES: u64 = 1 << 20;
 
 /// The traffic of one lane when a dial chooses a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LaneLoad {
     /// Bytes of payload in both directions that the lane moved recently.
     pub moved: u64,
-    /// Open connections that moved more than [`BULK`].
+    /// Open connections that moved more than [`BULK_BYTES`].
     pub bulk: usize,
-    /// Open connections that moved up to [`BULK`], but not nothing.
+    /// Open connections that moved up to [`BULK_BYTES`], but not nothing.
     pub small: usize,
     /// Open connections and dials without an answer.
     pub connections: usize,

@@ -42,7 +42,7 @@ pub use conn::{Buffer, Fill};
 pub use event::{
     Cause, CloseReason, Control, DialError, Disposition, Dropped, Event, Frames, SourceEnd, Transmit,
 };
-pub use lane::{BULK, LaneLoad, choose_lane, class};
+pub use lane::{BULK_BYTES, LaneLoad, choose_lane, class};
 pub use limits::{Limits, Negotiated, Windows, bdp};
 pub use link::{Link, Side};
 pub use packet::{ConnectId, DialId, NotATraceparent, Packet, PacketKind, TraceContext, cut_error};

@@ -99,8 +99,8 @@ impl Default for Limits {
 /// limit the throughput. (1 MiB for each millisecond, rounded up to a power of two, so that small differences between
 /// samples change nothing. TCP's own windows end at 4 to 6 MiB on most machines.)
 pub fn bdp(rtt: Duration, least: u32, most: u32) -> u32 {
-    const PER_MICROSECOND: u128 = 1_074;
-    let bytes = rtt.as_micros().saturating_mul(PER_MICROSECOND);
+    const BYTES_PER_MICROSECOND: u128 = 1_074;
+    let bytes = rtt.as_micros().saturating_mul(BYTES_PER_MICROSECOND);
     u32::try_from(bytes).unwrap_or(most).min(most).next_power_of_two().clamp(least.min(most), most)
 }
 

@@ -133,7 +133,7 @@ impl<S: Side, P: Payload> Link<S, P> {
     /// Whether the driver may receive the next packet. While this is false the driver withholds the stream's credit,
     /// because a receive buffer, the sum of all, or the answers that the peer does not read have reached their limit.
     pub fn receiving(&self) -> bool {
-        !self.lost && !self.memory.held_up(&self.limits) && !self.outbox_full()
+        !self.lost && !self.memory.is_over_limit(&self.limits) && !self.outbox_full()
     }
 
     /// Charged bytes that wait for local ends.
@@ -296,7 +296,7 @@ impl<S: Side, P: Payload> Link<S, P> {
     /// Memory is short: resets the largest connections that drain too slowly until `excess` charged bytes are free; if
     /// `urgent`, also those that drain well. Measures again, by [`Link::poll_timeout`], while bytes are held.
     pub fn shed(&mut self, now: Time, excess: usize, urgent: bool) {
-        for key in self.memory.excess(&mut self.table, now, &self.limits, excess, urgent) {
+        for key in self.memory.largest_to_shed(&mut self.table, now, &self.limits, excess, urgent) {
             self.break_off(now, key, Cause::Stalled);
         }
         self.memory.measure_while_held(now, &self.limits);
@@ -304,7 +304,7 @@ impl<S: Side, P: Payload> Link<S, P> {
 
     /// Resets the connections that hold up the link.
     pub(crate) fn reset_slow(&mut self, now: Time) {
-        for key in self.memory.slow(&mut self.table, now, &self.limits) {
+        for key in self.memory.slow_readers(&mut self.table, now, &self.limits) {
             self.break_off(now, key, Cause::Stalled);
         }
         self.memory.begin_measure(now, &self.limits);

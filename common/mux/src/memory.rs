@@ -17,7 +17,7 @@ pub(crate) struct Memory {
     beyond: usize,
     /// Connections whose receive buffer exceeds the hard cap.
     over_hard: usize,
-    /// When the link next measures the receive buffers that hold it up.
+    /// When the link next measures how fast its receive buffers drain.
     next_measure: Option<Time>,
 }
 
@@ -44,7 +44,7 @@ impl Memory {
     }
 
     /// Whether a receive buffer, or all together, exceed their limit.
-    pub(crate) fn held_up(&self, limits: &Limits) -> bool {
+    pub(crate) fn is_over_limit(&self, limits: &Limits) -> bool {
         self.over_hard > 0 || self.queued > limits.link_budget
     }
 
@@ -52,9 +52,9 @@ impl Memory {
         self.next_measure
     }
 
-    /// Begins to measure if the link is held up. Returns false if it is not, or if it measures already.
+    /// Begins to measure if the link is over a limit. Returns false if it is not, or if it measures already.
     pub(crate) fn begin_measure(&mut self, now: Time, limits: &Limits) -> bool {
-        let begins = self.next_measure.is_none() && self.held_up(limits);
+        let begins = self.next_measure.is_none() && self.is_over_limit(limits);
         if begins {
             self.next_measure = Some(now.after(limits.drain_window));
         }
@@ -66,17 +66,16 @@ impl Memory {
         self.next_measure.take_if(|due| *due <= now).is_some()
     }
 
-    /// The connections that drain too slowly while the link is held up, and must be reset. If a receive buffer exceeds
-    /// the hard cap, all slow ones above the soft cap are reset at once: a thousand stalled readers must not hold up the
-    /// link one after the other. If the sum exceeds the budget, the largest are reset first, until half of the budget is
-    /// free.
-    pub(crate) fn slow<P: Payload>(
+    /// The connections to reset while the link is over a limit, because they drain too slowly. If a receive buffer exceeds
+    /// the hard cap, all slow ones above the soft cap are reset at once: a thousand stalled readers must not stop the link
+    /// one after the other. If the sum exceeds the budget, the largest are reset first, until half of the budget is free.
+    pub(crate) fn slow_readers<P: Payload>(
         &mut self,
         table: &mut Table<Conn<P>>,
         now: Time,
         limits: &Limits,
     ) -> Vec<ConnKey> {
-        if !self.held_up(limits) {
+        if !self.is_over_limit(limits) {
             return Vec::new();
         }
         let mut slow: Vec<(usize, ConnKey)> = Vec::new();
@@ -98,9 +97,9 @@ impl Memory {
         slow.into_iter().map(|(_, key)| key).collect()
     }
 
-    /// Memory is short: the largest connections that drain too slowly, until `excess` bytes are free; if `urgent`, also
-    /// those that drain well.
-    pub(crate) fn excess<P: Payload>(
+    /// The connections to reset when the process is short of memory: the largest that drain too slowly, until `excess`
+    /// bytes are free; if `urgent`, also those that drain well.
+    pub(crate) fn largest_to_shed<P: Payload>(
         &mut self,
         table: &mut Table<Conn<P>>,
         now: Time,

@@ -78,11 +78,11 @@ impl std::str::FromStr for TraceContext {
 /// The longest error text that is sent or kept, in bytes. A text may contain an address as long as a message, and goes
 /// into answers and logs. An answer longer than the message limit would end a Go server's stream. Go's own texts
 /// contain a name of at most 255 bytes and some words.
-const LONGEST_ERROR: usize = 4 << 10;
+const MAX_ERROR_BYTES: usize = 4 << 10;
 
 /// Cuts an error text to the longest length, 4 KiB.
 pub fn cut_error(text: &str) -> &str {
-    text.get(..text.floor_char_boundary(LONGEST_ERROR)).unwrap_or_default()
+    text.get(..text.floor_char_boundary(MAX_ERROR_BYTES)).unwrap_or_default()
 }
 
 /// One packet. `P` is the payload of DATA: `Bytes` in the programs.

@@ -37,9 +37,9 @@ pub trait Payload: Sized {
 /// The bytes charged for a queued slice of `len` bytes: small slices pin much larger receive buffers, and each slice
 /// costs its own bookkeeping.
 pub const fn charge(len: usize) -> usize {
-    const SMALLEST: usize = 512;
-    const BOOKKEEPING: usize = 64;
-    (if len < SMALLEST { SMALLEST } else { len }) + BOOKKEEPING
+    const MIN_CHARGE: usize = 512;
+    const CHARGE_OVERHEAD: usize = 64;
+    (if len < MIN_CHARGE { MIN_CHARGE } else { len }) + CHARGE_OVERHEAD
 }
 
 impl Payload for Bytes {

@@ -12,7 +12,7 @@ use crate::table::ConnKey;
 use crate::time::Time;
 
 /// How long an agent may take to answer a probe before a half-closed connection is closed.
-const PROBE_ANSWER: Duration = Duration::from_millis(2_500);
+const PROBE_TIMEOUT: Duration = Duration::from_millis(2_500);
 
 /// The server's end. Invariant 3: the link allocates its own dial ids, counting up. So a frontend's `random` never
 /// reaches an agent, and no client can answer another client's dial.
@@ -50,7 +50,7 @@ impl<P: Payload> Link<Server, P> {
         self.dial_traced(protocol, address, None)
     }
 
-    /// The same. The agent is told the trace.
+    /// The same, with a trace context for the agent.
     ///
     /// # Errors
     /// Those of [`Link::dial`].
@@ -112,8 +112,8 @@ impl<P: Payload> Link<Server, P> {
         }
     }
 
-    /// Asks the agent's packet loop for an answer; [`Event::ProbeAnswered`] follows. Tells a native agent the number of
-    /// servers; 0 tells nothing. False if an earlier probe has no answer yet, or the outbox is full.
+    /// Asks the agent's packet loop for an answer; [`Event::ProbeAnswered`] follows. Announces the number of servers
+    /// to a native agent, unless it is 0. False if an earlier probe has no answer yet, or the outbox is full.
     pub fn probe(&mut self, servers: u32) -> bool {
         if self.lost || self.side.probing.is_some() || self.outbox_full() {
             return false;
@@ -148,7 +148,7 @@ impl<P: Payload> Link<Server, P> {
         if let Ok(id) = &outcome {
             self.last_id = self.last_id.max(id.0);
         }
-        match (self.asked(random), outcome) {
+        match (self.unanswered_dial(random), outcome) {
             (Some(key), Err(text)) => {
                 self.fail_dial(key, DialError::Refused(text));
                 Disposition::Handled
@@ -169,24 +169,24 @@ impl<P: Payload> Link<Server, P> {
                     // Probably canceled: Go agents ignore DIAL_CLS.
                     self.send(Packet::CloseReq { id });
                 }
-                self.unasked(random)
+                self.unexpected_dial_answer(random)
             }
         }
     }
 
     /// The agent gives up a dial, or answers our own DIAL_CLS. (No Go agent sends this.)
     fn handle_dial_close(&mut self, random: DialId) -> Disposition {
-        match self.asked(random) {
+        match self.unanswered_dial(random) {
             Some(key) => {
                 self.fail_dial(key, DialError::Closed);
                 Disposition::Handled
             }
-            None => self.unasked(random),
+            None => self.unexpected_dial_answer(random),
         }
     }
 
     /// The answer to a dial that does not wait for one: it was canceled, or the agent invented the answer.
-    fn unasked(&mut self, random: DialId) -> Disposition {
+    fn unexpected_dial_answer(&mut self, random: DialId) -> Disposition {
         let canceled = (1..=self.side.last_dial).contains(&random.0) && !self.dials.contains_key(&random);
         match self.side.canceled.checked_sub(1) {
             Some(others) if canceled => {
@@ -198,7 +198,7 @@ impl<P: Payload> Link<Server, P> {
     }
 
     /// The dial that was sent under this number and has no answer yet.
-    fn asked(&self, random: DialId) -> Option<ConnKey> {
+    fn unanswered_dial(&self, random: DialId) -> Option<ConnKey> {
         let key = *self.dials.get(&random)?;
         (self.phase(key) == Some(Phase::Dialing { sent: true })).then_some(key)
     }
@@ -221,13 +221,13 @@ impl<P: Payload> Link<Server, P> {
         self.unregister(key);
         self.arm(key, None);
         let cause = (!error.is_empty()).then_some(Cause::Peer(error));
-        let patient = cause.is_none() && self.table.get(key).is_some_and(Conn::is_open);
+        let orderly_end = cause.is_none() && self.table.get(key).is_some_and(Conn::is_open);
         match self.phase(key) {
             Some(Phase::Tombstone) => self.remove(key),
             _ => self.flush(now, key, cause, false),
         }
-        if patient {
-            self.flush_patiently(key);
+        if orderly_end {
+            self.flush_without_time_limit(key);
         }
         Disposition::Handled
     }
@@ -268,19 +268,20 @@ impl Side for Server {
         link.notify(key, CloseReason::Broken(cause));
     }
 
-    /// The endpoint may be silent because the agent, or the path to it, stands still. So the agent must answer a probe first: what it
-    /// sent before the answer is then here. Without an answer in time the wait begins anew, and a later answer counts at its end.
+    /// The endpoint may be silent because the agent, or the path to it, is blocked. So the link closes the connection only after the
+    /// agent has answered a probe: everything that it sent before has then arrived. Without an answer in time the link waits
+    /// again, and an answer that arrives meanwhile counts.
     fn idle<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey) {
         let Some(conn) = link.table.get_mut(key) else { return };
-        match conn.state.ask(now) {
-            Some(asked) if link.side.answered >= Some(asked) => Self::close(link, now, key, true),
+        match conn.state.mark_probed(now) {
+            Some(probed) if link.side.answered >= Some(probed) => Self::close(link, now, key, true),
             Some(_) => {
-                conn.state.wait_again(now);
+                conn.state.restart_idle_wait(now);
                 link.arm(key, Some(now.after(link.limits.half_closed_server)));
             }
             None => {
                 link.events.push_back(Event::ProbeWanted);
-                link.arm(key, Some(now.after(PROBE_ANSWER)));
+                link.arm(key, Some(now.after(PROBE_TIMEOUT)));
             }
         }
     }

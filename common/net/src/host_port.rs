@@ -53,9 +53,9 @@ pub fn unbracketed(host: &str) -> &str {
 
 /// `HOST:PORT`, with brackets around a host that has colons. The given host may have them already.
 #[derive(Debug, Clone, Copy)]
-pub struct Joined<'a>(pub &'a str, pub u16);
+pub struct HostPort<'a>(pub &'a str, pub u16);
 
-impl fmt::Display for Joined<'_> {
+impl fmt::Display for HostPort<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (host, port) = (unbracketed(self.0), self.1);
         if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
@@ -98,7 +98,7 @@ mod tests {
             assert_eq!(host_port(text), parts, "{text}");
         }
         for (host, joined) in [("a", "a:1"), ("::1", "[::1]:1"), ("[::1]", "[::1]:1")] {
-            assert_eq!(Joined(host, 1).to_string(), joined);
+            assert_eq!(HostPort(host, 1).to_string(), joined);
         }
     }
 }

@@ -25,12 +25,12 @@ use tokio::time::Instant;
 /// How long a host may acknowledge none of the bytes sent to it.
 pub const HOST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The retransmission whose answer counts is sent at least this long after the silence began, because TCP doubles the
-/// time between retransmissions: an outage of this length ends no connection.
-const OUTAGE: Duration = Duration::from_secs(20);
+/// An outage of this length ends no connection. TCP doubles the time between retransmissions, so only the answer to a
+/// retransmission counts that is sent at least this long after the silence began.
+const TOLERATED_OUTAGE: Duration = Duration::from_secs(20);
 
-/// How long the answer to the last retransmission may take.
-const ROUND_TRIP: Duration = Duration::from_secs(1);
+/// The answer to the last retransmission may take this long.
+const MAX_RTT: Duration = Duration::from_secs(1);
 
 /// Unanswered probes of a closed window. They are up to two minutes apart, and a single one may be lost.
 const WINDOW_PROBES: u8 = 2;
@@ -77,7 +77,7 @@ impl HostSilence {
         let tried_late = match seen.probes {
             // Without a route, retransmissions fail on this machine and are not counted as sent, so none is ever late.
             0 if silent >= 2 * HOST_TIMEOUT => true,
-            0 => seen.last_sent >= ROUND_TRIP && silent.saturating_sub(seen.last_sent) >= OUTAGE,
+            0 => seen.last_sent >= MAX_RTT && silent.saturating_sub(seen.last_sent) >= TOLERATED_OUTAGE,
             probes => probes >= WINDOW_PROBES,
         };
         silent >= HOST_TIMEOUT && tried_late

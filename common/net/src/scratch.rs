@@ -10,13 +10,13 @@ use tokio::io::AsyncRead;
 use tokio_util::io::poll_read_buf;
 
 /// The smallest buffer, in bytes.
-const LEAST: usize = 16 << 10;
+const MIN_BUFFER_BYTES: usize = 16 << 10;
 /// The rest of a buffer is used again if it has at least this many bytes. Shorter reads are copied, so that a few bytes
 /// do not pin a whole buffer.
-const WORTH_FILLING: usize = 4 << 10;
+const MIN_REUSED_BYTES: usize = 4 << 10;
 
 /// The most pieces of one read, so that an endless source of small pieces does not occupy the task.
-const PIECES: usize = 16;
+const MAX_READS: usize = 16;
 
 thread_local! {
     /// Reads of all sockets on this thread go through this buffer; the bytes read are split off.
@@ -51,7 +51,7 @@ pub fn poll_read_full<R: AsyncRead + Unpin>(
     }
     let want = want.max(1);
     poll(want, |scratch| {
-        for _ in 0..PIECES {
+        for _ in 0..MAX_READS {
             let room = want - scratch.len();
             if room == 0 {
                 break;
@@ -74,17 +74,17 @@ pub fn poll_read_full<R: AsyncRead + Unpin>(
 fn poll(want: usize, read: impl FnOnce(&mut BytesMut) -> Poll<io::Result<usize>>) -> Poll<io::Result<Bytes>> {
     SCRATCH.with_borrow_mut(|scratch| {
         // The rest of the buffer is used only if it does not cut a large read short.
-        if scratch.capacity() < want.min(WORTH_FILLING).max(want / 2) {
-            *scratch = BytesMut::with_capacity(want.max(LEAST));
+        if scratch.capacity() < want.min(MIN_REUSED_BYTES).max(want / 2) {
+            *scratch = BytesMut::with_capacity(want.max(MIN_BUFFER_BYTES));
         }
         let count = ready!(read(scratch))?;
-        if count < WORTH_FILLING {
+        if count < MIN_REUSED_BYTES {
             let bytes = Bytes::copy_from_slice(scratch);
             scratch.clear();
             return Poll::Ready(Ok(bytes));
         }
         let bytes = scratch.split().freeze();
-        if scratch.capacity() < WORTH_FILLING {
+        if scratch.capacity() < MIN_REUSED_BYTES {
             *scratch = BytesMut::new();
         }
         Poll::Ready(Ok(bytes))

@@ -15,9 +15,9 @@ use crate::metrics::Certificates;
 use crate::statusz::Facts;
 
 /// The shortest poll interval, to prevent a busy loop.
-const LEAST_INTERVAL: Duration = Duration::from_millis(10);
+const MIN_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The time between two looks at the kubeconfig's certificate, if files are not reloaded.
+/// The interval of the checks of the kubeconfig's certificate, if files are not reloaded.
 const POLL: Duration = Duration::from_secs(60);
 
 /// The kubeconfig's flag; its client certificate authenticates us at the Kubernetes API.
@@ -49,7 +49,7 @@ pub fn keep_fresh<R: Rotating + Clone>(
     metrics.loaded(side.name, unix_now());
     show(metrics, side, tls.validities());
     let refused = facts.certificates(side, tls.clone());
-    let every = every?.max(LEAST_INTERVAL);
+    let every = every?.max(MIN_INTERVAL);
     let metrics = metrics.clone();
     let watching = watch(tls, side.files, every, move |rotated| {
         refused.lock().clear();
@@ -88,7 +88,7 @@ pub fn keep_kubeconfig_shown(
         }
     };
     show();
-    let every = every.unwrap_or(POLL).max(LEAST_INTERVAL);
+    let every = every.unwrap_or(POLL).max(MIN_INTERVAL);
     Some(AbortOnDropHandle::new(runtime.spawn(async move {
         loop {
             tokio::time::sleep(every).await;
@@ -155,7 +155,7 @@ mod tests {
             _ => held.lock().recv_timeout(Duration::from_secs(20)).ok().map(|()| 9_000),
         };
         let _looks =
-            keep_kubeconfig_shown(&Handle::current(), &facts, Some(expires), Some(LEAST_INTERVAL), &metrics);
+            keep_kubeconfig_shown(&Handle::current(), &facts, Some(expires), Some(MIN_INTERVAL), &metrics);
         let shown = || facts.document().certificates.first().map(|shown| shown.not_after.clone());
         while reads.load(Ordering::Relaxed) < 2 {
             tokio::task::yield_now().await;

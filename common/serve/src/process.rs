@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use flags::{Exit, LogOptions, RecordOptions};
 
 use crate::http::OpsRuntime;
-use crate::logs::{self, Logs, Records};
+use crate::logs::{self, ConnectionLogWriter, Logs};
 use crate::metrics::{Registry, count_panics};
 use crate::signals::Signals;
 
@@ -21,7 +21,7 @@ pub struct Process {
     /// The signals that have arrived.
     pub signals: Signals,
     /// The connection log.
-    pub records: Records,
+    pub records: ConnectionLogWriter,
     /// The log.
     pub logs: Logs,
     /// Runs what must not wait for the data path. Dropped last: it handles a second signal while the log is written.
@@ -51,7 +51,7 @@ impl Process {
         let own = registry.sub_registry_with_prefix(prefix);
         logs.register(own);
         count_panics(own);
-        let records = Records::start(records.connection_log.as_deref())?;
+        let records = ConnectionLogWriter::start(records.connection_log.as_deref())?;
         records.register(own);
         let ops = OpsRuntime::start()?;
         let signals = Signals::install(ops.handle(), &logs.last_words())?;

@@ -3,7 +3,7 @@
 //! The binary defines the stages: the server shuts down, and exits at once at the second signal; the agent drains, and
 //! then stops. Rust's runtime already ignores SIGPIPE.
 //!
-//! Other signals have the same effect as on a Go program: SIGUSR1, SIGUSR2 and those of [`UNHEARD`] do nothing, SIGHUP and
+//! Other signals have the same effect as on a Go program: SIGUSR1, SIGUSR2 and those of [`IGNORED_SIGNALS`] do nothing, SIGHUP and
 //! SIGQUIT end it.
 //! SIGQUIT has a handler because its default action writes a core dump, which contains private keys. SIGHUP has one
 //! only in a container's first process, for which the kernel drops every signal without a handler. Elsewhere it has
@@ -22,7 +22,7 @@ use crate::logs::LastWords;
 const GO_SIGNAL_EXIT: i32 = 2;
 
 /// Do nothing, without a log line: a line beyond the limit of a file's size would raise the next SIGXFSZ.
-const UNHEARD: [Signal; 7] =
+const IGNORED_SIGNALS: [Signal; 7] =
     [Signal::XFSZ, Signal::XCPU, Signal::IO, Signal::POWER, Signal::ALARM, Signal::VTALARM, Signal::PROF];
 
 /// Counts signals from [`Signals::install`] on. Clones share the count.
@@ -36,9 +36,9 @@ impl Signals {
         let _context = runtime.enter();
         ignore(runtime, SignalKind::user_defined1(), "SIGUSR1")?;
         ignore(runtime, SignalKind::user_defined2(), "SIGUSR2")?;
-        for unheard in UNHEARD {
+        for ignored in IGNORED_SIGNALS {
             // The handler stays after the listener is dropped.
-            drop(signal(SignalKind::from_raw(unheard.as_raw()))?);
+            drop(signal(SignalKind::from_raw(ignored.as_raw()))?);
         }
         end(runtime, SignalKind::quit(), "SIGQUIT: exiting at once", last_words)?;
         if getpid() == Pid::INIT {
@@ -121,8 +121,8 @@ mod tests {
         // Without a handler this would end the process.
         kill_process(getpid(), Signal::USR1).expect("a signal to oneself");
         kill_process(getpid(), Signal::USR2).expect("a signal to oneself");
-        for unheard in UNHEARD {
-            kill_process(getpid(), unheard).expect("a signal to oneself");
+        for ignored in IGNORED_SIGNALS {
+            kill_process(getpid(), ignored).expect("a signal to oneself");
         }
         let later = signals.clone();
         let mut second = std::pin::pin!(later.second());

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use e2e::endpoints::Refusing;
 use e2e::frontend::Place;
 use e2e::pair::Pair;
-use e2e::program::Program;
+use e2e::program::{Program, row};
 
 use crate::phases::cats;
 use crate::world::{FRONTENDS, Ground, Lane, World};
@@ -17,13 +17,6 @@ async fn exec(lane: &Lane, program: &str, words: &[&str], code: i32) -> Result<S
     let output = lane.run(&[&["exec", "app", "-c", "app", "--", program], words].concat()).await?;
     ensure!(output.code == Some(code), "{}: {words:?}: {output:?}", lane.name());
     Ok(output.text())
-}
-
-/// The row of a table that contains `text`, with single spaces.
-fn row(table: &str, text: &str) -> Result<String> {
-    let row =
-        table.lines().find(|line| line.contains(text)).with_context(|| format!("no {text} in\n{table}"))?;
-    Ok(row.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
 /// The flags of a client of this frontend.

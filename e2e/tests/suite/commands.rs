@@ -13,7 +13,7 @@ use e2e::frontend::Place;
 use e2e::http1::get;
 use e2e::pair::{FRONTS, Front, Pair, Setup};
 use e2e::payload::Payload;
-use e2e::program::Program;
+use e2e::program::{Program, row};
 use e2e::wait::{DEADLINE, until};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -48,11 +48,6 @@ async fn ask(program: Program, at: SocketAddr, words: &[&str], code: i32) -> Res
 
 async fn probe(pair: &Pair, words: &[&str], code: i32) -> Result<String> {
     ask(Program::Server, pair.server().admin, &[&["probe"], words].concat(), code).await
-}
-
-/// The first line that contains `text`.
-fn row<'a>(table: &'a str, text: &str) -> Result<&'a str> {
-    table.lines().find(|line| line.contains(text)).with_context(|| format!("no {text} in\n{table}"))
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use commands::probe::{IdentityFlags, Io, LIMIT, Place, Refused, Tunnel};
+use commands::probe::{FrontendAddress, IdentityFlags, Io, Refused, STAGE_TIMEOUT, Tunnel};
 use net::host_port::host_port;
 use net::tls::{any_server, client_config};
 use rustls_pki_types::{CertificateDer, ServerName};
@@ -16,15 +16,15 @@ use tokio_rustls::client::TlsStream;
 use super::verdict::Failure;
 
 /// The time limit of an answer.
-const ANSWER_LIMIT: Duration = Duration::from_secs(15);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 /// The most bytes of an answer that are compared.
-const MOST: u64 = 1 << 20;
+const MAX_COMPARED_BYTES: u64 = 1 << 20;
 /// Bytes that wait between the tunnel and its user, in each direction.
-const WAITING: usize = 64 << 10;
+const PIPE_BYTES: usize = 64 << 10;
 
 /// The question to the endpoint after the dial.
 #[derive(Debug)]
-pub(super) struct Ask {
+pub(super) struct EndpointRequest {
     /// For its certificates.
     pub(super) tls: bool,
     /// For the page of this path.
@@ -38,27 +38,27 @@ pub(super) struct Answer {
     pub(super) chain: Vec<CertificateDer<'static>>,
     /// The first line of HTTP.
     pub(super) status: String,
-    /// The first [`MOST`] bytes of the body. Headers are left out: they contain the time.
+    /// The first [`MAX_COMPARED_BYTES`] bytes of the body. Headers are left out: they contain the time.
     pub(super) body: Vec<u8>,
 }
 
 /// Connects to the frontend, dials and asks. Returns the seconds until the dial was answered, and the answer.
 pub(super) async fn dial(
-    place: &Place,
+    place: &FrontendAddress,
     identity: &IdentityFlags,
     target: &str,
-    ask: &Ask,
+    ask: &EndpointRequest,
 ) -> Result<(f64, Answer), Failure> {
     let began = Instant::now();
     let dialed = async {
         let io = place.connect(identity).await.map_err(|text| Refused { stage: "frontend", text })?;
         Tunnel::dial(io, place.protocol, target).await
     };
-    let dialed = timeout(LIMIT, dialed).await;
+    let dialed = timeout(STAGE_TIMEOUT, dialed).await;
     let mut tunnel = dialed.map_err(|_| Failure::new("frontend", "it timed out"))??;
     let seconds = began.elapsed().as_secs_f64();
-    let (near, far) = duplex(WAITING);
-    let answer = timeout(ANSWER_LIMIT, async {
+    let (near, far) = duplex(PIPE_BYTES);
+    let answer = timeout(ANSWER_TIMEOUT, async {
         tokio::select! {
             answer = ask.answer(near, target) => answer,
             Err(error) = carry(&mut tunnel, far) => Err(error),
@@ -72,7 +72,7 @@ pub(super) async fn dial(
 
 /// Carries bytes between the tunnel and `io` until the endpoint's end.
 async fn carry(tunnel: &mut Tunnel, mut io: DuplexStream) -> Result<(), String> {
-    let mut buffer = vec![0; WAITING];
+    let mut buffer = vec![0; PIPE_BYTES];
     loop {
         tokio::select! {
             bytes = tunnel.receive() => match bytes? {
@@ -84,7 +84,7 @@ async fn carry(tunnel: &mut Tunnel, mut io: DuplexStream) -> Result<(), String> 
     }
 }
 
-impl Ask {
+impl EndpointRequest {
     /// Asks the endpoint behind `io`.
     async fn answer(&self, io: DuplexStream, target: &str) -> Result<Answer, String> {
         let (mut answer, mut io): (_, Box<dyn Io>) = (Answer::default(), Box::new(io));
@@ -100,7 +100,7 @@ impl Ask {
         io.write_all(request.as_bytes()).await.map_err(text)?;
         io.flush().await.map_err(text)?;
         let mut bytes = Vec::new();
-        match io.take(MOST).read_to_end(&mut bytes).await {
+        match io.take(MAX_COMPARED_BYTES).read_to_end(&mut bytes).await {
             // TLS that ends without close_notify.
             Err(error) if error.kind() != ErrorKind::UnexpectedEof => return Err(text(error)),
             _ => {}

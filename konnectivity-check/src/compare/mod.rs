@@ -10,12 +10,12 @@ mod verdict;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use commands::probe::{IdentityFlags, Place, place};
+use commands::probe::{FrontendAddress, IdentityFlags, parse_frontend};
 use commands::table::Table;
 use flags::{Exit, FlagError, FlagSet};
 use net::host_port::host_port;
 
-use self::dial::{Ask, dial};
+use self::dial::{EndpointRequest, dial};
 use self::verdict::{Side, verdict};
 
 /// The first word of the command line.
@@ -29,9 +29,9 @@ flags::flags! {
         "Servers" {
             /// Frontend of the existing server, as unix:PATH or tcp:HOST:PORT, with ,http-connect behind it for HTTP CONNECT
             /// instead of gRPC. A port needs a client certificate.
-            old: Option<Place> = "" => frontend,
+            old: Option<FrontendAddress> = "" => frontend,
             /// Frontend of the new server, in the same form.
-            new: Option<Place> = "" => frontend,
+            new: Option<FrontendAddress> = "" => frontend,
         }
         "What is compared" {
             /// Dials of each target through each server.
@@ -46,14 +46,16 @@ flags::flags! {
     }
 }
 
-fn frontend(flag: &'static str, text: String) -> Result<Option<Place>, FlagError> {
+fn frontend(flag: &'static str, text: String) -> Result<Option<FrontendAddress>, FlagError> {
     if text.is_empty() {
         return Ok(None);
     }
     let (address, protocol) = text.rsplit_once(',').unwrap_or((&text, "grpc"));
     let address = address.strip_prefix("uds:").map_or(address.to_owned(), |path| format!("unix:{path}"));
     let want = "it must be unix:PATH or tcp:HOST:PORT, with ,grpc or ,http-connect behind it";
-    place(&format!("{protocol}+{address}")).map(Some).ok_or_else(|| FlagError::value(flag, text, want))
+    parse_frontend(&format!("{protocol}+{address}"))
+        .map(Some)
+        .ok_or_else(|| FlagError::value(flag, text, want))
 }
 
 fn path(flag: &'static str, text: String) -> Result<String, FlagError> {
@@ -80,11 +82,11 @@ fn run(line: impl Iterator<Item = OsString>) -> Result<Exit, Exit> {
 
 /// A command line that is complete.
 struct Plan {
-    old: Place,
-    new: Place,
+    old: FrontendAddress,
+    new: FrontendAddress,
     identity: IdentityFlags,
     count: usize,
-    ask: Ask,
+    ask: EndpointRequest,
     targets: Vec<String>,
 }
 
@@ -103,7 +105,7 @@ impl Plan {
         if let Some(wrong) = targets.iter().find(|target| host_port(target).is_none()) {
             return Err(Exit::refuse(&format!("{wrong:?} is no target: give HOST:PORT")));
         }
-        let ask = Ask { tls, get: http.then_some(path) };
+        let ask = EndpointRequest { tls, get: http.then_some(path) };
         let (old, new) = (old.ok_or_else(|| missing("old"))?, new.ok_or_else(|| missing("new"))?);
         Ok(Self { old, new, identity, count, ask, targets })
     }

@@ -6,7 +6,7 @@ use commands::table::millis;
 use super::dial::Answer;
 
 /// The new server may take twice as long as the old one, and this much longer, in seconds.
-const SLOWER: f64 = 0.01;
+const MAX_EXTRA_SECONDS: f64 = 0.01;
 
 /// A dial that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,7 +118,7 @@ impl Side {
 }
 
 fn slower(old: Option<f64>, new: Option<f64>) -> bool {
-    old.zip(new).is_some_and(|(old, new)| new > 2.0 * old + SLOWER)
+    old.zip(new).is_some_and(|(old, new)| new > 2.0 * old + MAX_EXTRA_SECONDS)
 }
 
 /// Whether kube-apiserver may switch for a target with which both servers did this, and why.

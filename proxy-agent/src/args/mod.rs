@@ -24,7 +24,7 @@ use table::{KubeFlags, PortFlags, ServerFlags};
 use crate::client_set::{CountSource, ServerAddress, identifiers};
 
 /// Shorter intervals would be busy loops, as in Go.
-const LEAST_INTERVAL: Duration = Duration::from_millis(1);
+const MIN_INTERVAL: Duration = Duration::from_millis(1);
 
 const ABOUT: &str = "dials a cluster's endpoints on behalf of the proxy-servers it connects to.";
 
@@ -162,10 +162,10 @@ fn intervals(
         return Err(FlagError::value("sync-interval", interval, want));
     }
     let mut positive = |flag: &str, given: GoDuration| {
-        if given.or_zero() < LEAST_INTERVAL {
+        if given.or_zero() < MIN_INTERVAL {
             warnings.push(format!("--{flag}={given}: it counts as 1ms, less would be a busy loop"));
         }
-        given.or_zero().max(LEAST_INTERVAL)
+        given.or_zero().max(MIN_INTERVAL)
     };
     Ok((positive("sync-interval", interval), positive("sync-interval-cap", cap)))
 }

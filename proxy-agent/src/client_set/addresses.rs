@@ -14,13 +14,13 @@ use std::time::Duration;
 use super::connect::ServerAddress;
 
 /// Errors in a row of an address after which no search waits for it.
-const MOST_FAILURES: u32 = 3;
+const MAX_FAILURES: u32 = 3;
 
 /// Attempts at once. More are needed only for more servers than this.
-const MOST_AT_ONCE: usize = 16;
+const MAX_CONCURRENT_ATTEMPTS: usize = 16;
 
 /// Addresses that are used or remembered; a name has hardly more servers.
-const MOST_ADDRESSES: usize = 64;
+const MAX_ADDRESSES: usize = 64;
 
 /// An address to dial.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -40,7 +40,7 @@ pub struct Resolved {
     pub error: Option<String>,
 }
 
-/// The address that a server's lease tells. Whoever may write leases chooses it, so it says only where to dial: the server's
+/// The address in a server's lease. Any writer of leases can choose it, so it only determines where to dial: the server's
 /// certificate must contain the name of the first entry of `--proxy-server-host`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Advertised {
@@ -76,13 +76,13 @@ pub(super) type Next = (usize, Attempt, Duration);
 #[derive(Debug)]
 struct Route {
     address: Address,
-    /// A lease tells it.
+    /// The address is in a lease.
     advertised: bool,
     /// The server that the lease names.
     holder: Option<Arc<str>>,
     /// The server that the last stream led to; before the first one, the holder.
     server: Option<Arc<str>>,
-    /// It led to one server although it had led to another one whose stream was open.
+    /// A balancer is behind the address: it led to another server while the first server's stream was open.
     balanced: bool,
     /// No attempt before this time.
     due: Duration,
@@ -91,7 +91,7 @@ struct Route {
     /// Errors in a row.
     failures: u32,
     running: Option<Attempt>,
-    /// The address is gone, and until when its errors are remembered: names may tell some of their addresses in turn.
+    /// The address was removed; its errors are remembered until this time, because a DNS name may return its addresses in turns.
     removed: Option<Duration>,
 }
 
@@ -103,7 +103,7 @@ pub(super) struct Wanted {
     /// Addresses of servers that lack a stream are dialed.
     pub(super) known: bool,
     /// When a search is due, for several addresses that may all lead to one server each; `None`: never.
-    pub(super) look: Option<Duration>,
+    pub(super) unannounced_search: Option<Duration>,
     /// When a search is due otherwise.
     pub(super) search: Option<Duration>,
     /// The known number of servers.
@@ -114,7 +114,7 @@ pub(super) struct Wanted {
 #[derive(Debug, Default)]
 pub(super) struct Addresses {
     routes: Vec<Route>,
-    /// Every lease tells an address.
+    /// Every lease has an address.
     all_advertised: bool,
 }
 
@@ -195,7 +195,7 @@ impl Addresses {
 
     /// Whether there is room for another address: removed addresses give way, and the leases' ones to configured ones.
     fn has_room(&mut self, advertised: bool) -> bool {
-        if self.routes.len() < MOST_ADDRESSES {
+        if self.routes.len() < MAX_ADDRESSES {
             return true;
         }
         let gives_way = |(_, route): &(usize, &Route)| {
@@ -218,16 +218,18 @@ impl Addresses {
         let idle = || self.routes.iter().enumerate().filter(|(_, route)| is_idle(route));
         let direct = idle().filter(|(_, route)| is_direct(route) && !self.is_dialed(route.server.as_ref()));
         let direct = direct.map(|(index, route)| (index, Attempt::Direct, route.due));
-        let direct = direct.min_by_key(|(_, _, due)| *due).filter(|_| self.running() < MOST_AT_ONCE);
+        let direct =
+            direct.min_by_key(|(_, _, due)| *due).filter(|_| self.running() < MAX_CONCURRENT_ATTEMPTS);
 
         let any = |is: &dyn Fn(&Route) -> bool| self.present().any(is);
         let searches = self.routes.iter().any(|route| route.running == Some(Attempt::Search));
-        let has_hope = any(&|route| is_direct(route) && route.failures < MOST_FAILURES);
+        let has_hope = any(&|route| is_direct(route) && route.failures < MAX_FAILURES);
         let may_search = match self.all_advertised {
             true => !has_hope,
             false => configured < wanted.servers || any(&|route| route.balanced) || !has_hope,
         };
-        let due = if may_search { wanted.search.or(wanted.look) } else { wanted.look };
+        let due =
+            if may_search { wanted.search.or(wanted.unannounced_search) } else { wanted.unannounced_search };
         let search = due.filter(|_| !searches).and_then(|due| {
             let others = idle().filter(|(_, route)| !route.advertised && !is_direct(route));
             let (index, route) = others.min_by_key(|(_, route)| (route.due.max(due), route.tried))?;

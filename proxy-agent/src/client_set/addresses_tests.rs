@@ -201,7 +201,7 @@ fn an_address_whose_stream_was_lost_is_dialed_although_the_count_is_too_low() {
 fn a_replaced_certificate_is_presented_at_the_same_address() {
     let mut world = World::new(vec![entry(0, &["a", "b"])], &[("a", "s1"), ("b", "s2")], 2);
     world.run(SECOND * 10);
-    assert!(world.machine.aged(world.now, world.kept["s2"]));
+    assert!(world.machine.certificate_expiring(world.now, world.kept["s2"]));
     assert_eq!(world.run(SECOND * 60), ["b"]);
 }
 
@@ -259,13 +259,13 @@ fn an_attempt_at_a_removed_address_still_counts() {
     advertise(&mut world, &leases[..16]);
     world.now += SECOND;
     let before = world.start();
-    assert_eq!(before.len(), MOST_AT_ONCE);
+    assert_eq!(before.len(), MAX_CONCURRENT_ATTEMPTS);
     advertise(&mut world, &leases[16..]);
     world.now += SECOND;
     assert_eq!(world.start(), [], "sixteen at once");
     before.iter().for_each(|address| world.answer(address));
     world.now += SECOND;
-    assert_eq!(world.start().len(), MOST_AT_ONCE);
+    assert_eq!(world.start().len(), MAX_CONCURRENT_ATTEMPTS);
 }
 
 #[test]
@@ -301,10 +301,10 @@ fn addresses_are_limited_and_configured_ones_come_first() {
     addresses.advertised(Duration::ZERO, SECOND, &leased(&leases), || Duration::ZERO);
     addresses.resolved(Duration::ZERO, SECOND, vec![entry(0, &["a", "b"])]);
     let configured = addresses.present().filter(|route| !route.advertised).count();
-    assert_eq!((addresses.routes.len(), configured), (MOST_ADDRESSES, 2));
+    assert_eq!((addresses.routes.len(), configured), (MAX_ADDRESSES, 2));
     for turn in 0..100 {
         addresses.resolved(Duration::ZERO, SECOND, vec![entry(0, &[format!("{turn}").as_str(), "b"])]);
-        assert!(addresses.routes.len() <= MOST_ADDRESSES);
+        assert!(addresses.routes.len() <= MAX_ADDRESSES);
     }
 }
 

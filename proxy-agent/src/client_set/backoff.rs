@@ -3,7 +3,7 @@
 //! | last attempt | pause |
 //! |---|---|
 //! | an error | `--sync-interval`, growing to `--sync-interval-cap` with each further error |
-//! | a stream, while servers are missing and the burst lasts | [`BURST_PAUSE`], down to [`LAST_PAUSE`] of it for the last of many servers |
+//! | a stream, while servers are missing and the burst lasts | [`BURST_PAUSE`], or less while few servers are missing |
 //! | a stream to a known server, too often in a row | `--sync-interval`, growing likewise |
 //! | any other | `--sync-interval` |
 //!
@@ -21,43 +21,48 @@ const FACTOR: f64 = 1.5;
 /// Largest random lengthening of a pause, as a fraction of it (Go: 0.1).
 const JITTER: f64 = 0.1;
 
-/// Largest random shortening of the pause after too many duplicates, as a fraction of it. A round-robin balancer may always
-/// lead two agents that try in step to the servers that they already have. With a tenth of jitter they get out of step after
-/// about forty attempts, with three quarters after a few.
-const SPREAD: f64 = 0.75;
+/// Largest random shortening of the pause after too many duplicates, as a fraction of it. A round-robin balancer may always lead
+/// two agents that try in step to the servers that they already have. With 10 % of jitter they get out of step after about forty
+/// attempts, with 75 % after a few.
+const DUPLICATE_JITTER: f64 = 0.75;
 
 /// Duplicates in a row, for each known server, that cause no backoff.
-pub(super) const PATIENCE: usize = 3;
+pub(super) const TOLERATED_DUPLICATES_PER_SERVER: usize = 3;
 
 /// The shortest pause of a burst, and its largest random lengthening. Chosen by the simulation in `machine_tests.rs`.
 const BURST_PAUSE: Duration = Duration::from_millis(25);
-const BURST_SPREAD: Duration = Duration::from_millis(25);
+const BURST_JITTER: Duration = Duration::from_millis(25);
 
-/// The pause is shorter, down to this share, while less than one in [`FEW`] of the servers is missing: most attempts lead to
-/// connected servers then, and most other agents have finished.
-const LAST_PAUSE: f64 = 0.4;
-const FEW: f64 = 4.0;
+/// A burst's pause is multiplied by this factor and the share of missing servers, if the product is less than 1. While few servers
+/// are missing, most attempts lead to connected servers, and most other agents have finished.
+const FEW_MISSING_FACTOR: f64 = 4.0;
+/// The lower limit of that product.
+const MIN_BURST_PAUSE_SHARE: f64 = 0.4;
 
-/// Attempts of a burst for each known server: this many for each missing server, but at most the second number. Of a million
-/// agents behind a balancer that chooses at random and leads to 20 servers, six do not find all of them in the second number.
-const BURST: usize = 3;
-pub(super) const LONGEST_BURST: usize = 15;
+/// Attempts of a burst for each known server and each missing server.
+const BURST_PER_MISSING_SERVER: usize = 3;
+/// The most attempts of a burst for each known server. Of a million agents behind a balancer that chooses at random among 20
+/// servers, six do not find all of them in that many.
+pub(super) const MAX_BURST_PER_SERVER: usize = 15;
 
-/// Attempts that a burst for several servers still has for further lanes, with more servers than the second number: other agents
-/// may still seek their first streams.
+/// The attempts that are left of a burst for several servers once only lanes are missing: other agents may still search for their
+/// first streams.
 const LANE_BURST: usize = 8;
+/// With at most this many servers the burst continues for lanes as before.
 const LANE_BURST_ABOVE: usize = 8;
 
-/// Servers that are believed to be missing: a count may be wrong, and nothing limits it.
-pub(super) const MOST_MISSING: usize = 16;
+/// The limit of the number of missing servers: an announced count may be wrong, and nothing else limits it.
+pub(super) const MAX_MISSING: usize = 16;
 
-/// Duplicates in a row that end a burst, whatever the count is: this many for each server with a stream, but at most the second
-/// number. Of 4,000 agents that miss the last of 20 servers one does not find it in that many.
-const FRUITLESS: usize = 10;
-const MOST_FRUITLESS: usize = 160;
+/// Duplicates in a row, for each server with a stream, that end a burst.
+const FRUITLESS_PER_SERVER: usize = 10;
+/// The most duplicates in a row in a burst, with any number of servers. Of 4,000 agents that miss the last of 20 servers one does
+/// not find it in that many attempts.
+const MAX_FRUITLESS: usize = 160;
 
-/// Interval of the attempts of an agent that has no reason to expect another server; a quarter shorter or longer at random.
-const LOOK: Duration = Duration::from_secs(600);
+/// Mean interval of the searches of an agent that has no reason to expect another server. Each interval is up to a quarter shorter
+/// or longer at random.
+const UNANNOUNCED_SEARCH_INTERVAL: Duration = Duration::from_secs(600);
 
 /// The pauses. Times are since the set's start.
 #[derive(Debug)]
@@ -72,7 +77,7 @@ pub(super) struct Backoff<J> {
     duplicates: usize,
     /// Attempts that are left of the burst.
     burst: usize,
-    /// Several servers were missing at the last news.
+    /// Several servers were missing when the burst started.
     for_several: bool,
     /// Duplicates in a row in the burst.
     fruitless: usize,
@@ -92,13 +97,16 @@ impl<J: FnMut() -> f64> Backoff<J> {
         self.duplicates
     }
 
-    /// A reason to look for servers: `missing` of `known`. `shared`: probably other agents have it, too.
-    pub(super) fn news(&mut self, known: usize, missing: usize, shared: bool) {
+    /// Starts a burst, because `missing` of `known` servers are missing. `shared`: other agents probably search at the same time.
+    pub(super) fn start_burst(&mut self, known: usize, missing: usize, shared: bool) {
         (self.duplicates, self.fruitless, self.for_several) = (0, 0, missing > 1);
         self.burst = match shared && missing == 1 && known > 1 {
             // The server itself may be gone, and duplicates of the others cannot tell that.
             true => known,
-            false => BURST.saturating_mul(missing).min(LONGEST_BURST).saturating_mul(known),
+            false => BURST_PER_MISSING_SERVER
+                .saturating_mul(missing)
+                .min(MAX_BURST_PER_SERVER)
+                .saturating_mul(known),
         };
     }
 
@@ -129,18 +137,18 @@ impl<J: FnMut() -> f64> Backoff<J> {
         wanted: bool,
     ) -> Duration {
         self.fruitless = self.fruitless.saturating_add(1);
-        let may_hit = self.fruitless <= FRUITLESS.saturating_mul(open).min(MOST_FRUITLESS);
+        let may_hit = self.fruitless <= FRUITLESS_PER_SERVER.saturating_mul(open).min(MAX_FRUITLESS);
         if let Some(pause) = self.in_burst(now, (open, known), wanted && may_hit) {
             return pause;
         }
         self.duplicates = self.duplicates.saturating_add(1);
-        let beyond = self.duplicates.saturating_sub(PATIENCE.saturating_mul(known));
-        let share = if beyond > 0 { 1.0 - SPREAD * (self.jitter)() } else { 1.0 };
+        let beyond = self.duplicates.saturating_sub(TOLERATED_DUPLICATES_PER_SERVER.saturating_mul(known));
+        let share = if beyond > 0 { 1.0 - DUPLICATE_JITTER * (self.jitter)() } else { 1.0 };
         self.grown(u32::try_from(beyond).unwrap_or(u32::MAX)).mul_f64(share)
     }
 
     fn in_burst(&mut self, now: Duration, (open, known): (usize, usize), wanted: bool) -> Option<Duration> {
-        let longest = u32::try_from(LONGEST_BURST.saturating_mul(known)).unwrap_or(u32::MAX);
+        let longest = u32::try_from(MAX_BURST_PER_SERVER.saturating_mul(known)).unwrap_or(u32::MAX);
         let is_earned = self.earned.saturating_sub(now) <= self.interval.saturating_mul(longest);
         if !wanted || self.burst == 0 || !is_earned {
             self.burst = 0;
@@ -148,8 +156,8 @@ impl<J: FnMut() -> f64> Backoff<J> {
         }
         self.burst -= 1;
         let missing = known.saturating_sub(open).max(1) as f64 / known.max(1) as f64;
-        let share = (missing * FEW).clamp(LAST_PAUSE, 1.0);
-        Some((BURST_PAUSE + BURST_SPREAD.mul_f64((self.jitter)())).mul_f64(share).min(self.interval))
+        let share = (missing * FEW_MISSING_FACTOR).clamp(MIN_BURST_PAUSE_SHARE, 1.0);
+        Some((BURST_PAUSE + BURST_JITTER.mul_f64((self.jitter)())).mul_f64(share).min(self.interval))
     }
 
     /// When to try again after a loss at `now`, with the next attempt due at `due`. A restarted server loses all its agents at
@@ -169,9 +177,9 @@ impl<J: FnMut() -> f64> Backoff<J> {
         self.interval.mul_f64((self.jitter)())
     }
 
-    /// The pause before the next look for servers that nobody announced.
-    pub(super) fn until_look(&mut self) -> Duration {
-        LOOK.mul_f64(0.75 + (self.jitter)() / 2.0)
+    /// The pause before the next search for servers that nobody announced.
+    pub(super) fn unannounced_search_pause(&mut self) -> Duration {
+        UNANNOUNCED_SEARCH_INTERVAL.mul_f64(0.75 + (self.jitter)() / 2.0)
     }
 
     /// The interval, grown `steps` times, with jitter: the pause after an error that follows `steps` others.

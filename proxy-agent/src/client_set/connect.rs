@@ -14,28 +14,29 @@ use grpc::capabilities::{self, Capabilities};
 use grpc::live_streams::LiveStreams;
 use grpc::{Code, KeepaliveFlags, Wire, WireError};
 use net::env_proxy::{self, EnvProxy, Proxy, ProxyUrlError};
-use net::host_port::Joined;
+use net::host_port::HostPort;
 use net::kernel::{TcpPeer, bound_silence};
-use net::listen::{HANDSHAKE_LIMIT, LinkSocket, tune};
+use net::listen::{HANDSHAKE_TIMEOUT, LinkSocket, tune};
 use net::tls::{self, ClientTls, HandshakeError, Rotating, Validity};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
 use super::metadata::{self, AgentMetadata};
-use super::{Address, ConnectedStream, Connector, Resolved, Told};
+use super::{Address, ConnectedStream, Connector, Resolved, ServerInfo};
 use crate::endpoint::{DialError, Dialer, Failure, Resolve};
-use crate::link::{CLOSE_WITHIN, GrpcStream};
+use crate::link::{CLOSE_TIMEOUT, GrpcStream};
 
 /// Time limit for resolving and dialing together.
-pub const DIAL_LIMIT: Duration = Duration::from_secs(10);
+pub const SERVER_DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Time limit for the lookup of a name's addresses. A name that takes longer is dialed as one address, within [`DIAL_LIMIT`].
-const LOOKUP_LIMIT: Duration = Duration::from_secs(1);
+/// Time limit for the lookup of a name's addresses. A name that takes longer is dialed as one address, within
+/// [`SERVER_DIAL_TIMEOUT`].
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Time limit for the server's answer to the stream. A Go server first reviews the token by the Kubernetes API, by default for
 /// five agents per second. After its restart 2,000 agents wait up to seven minutes, and an agent that gives up leaves its
 /// review in the queue. (Go's agent waits forever; pings detect a server that hangs within a minute.)
-const ANSWER_LIMIT: Duration = Duration::from_secs(1800);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1800);
 
 /// The path of the agents' gRPC method.
 const PATH: &str = "/AgentService/Connect";
@@ -179,7 +180,7 @@ impl ServerAddress {
 
 impl Display for ServerAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        Joined(&self.host, self.port).fmt(f)
+        HostPort(&self.host, self.port).fmt(f)
     }
 }
 
@@ -187,7 +188,7 @@ impl Display for ServerAddress {
 pub struct GrpcConnector<R> {
     /// The entries of `--proxy-server-host`, in the order of [`net::tls::ClientTlsOptions::server_names`].
     pub servers: Vec<ServerAddress>,
-    /// See [`Dialer::to_servers`], within [`DIAL_LIMIT`].
+    /// See [`Dialer::to_servers`], within [`SERVER_DIAL_TIMEOUT`].
     pub dialer: Dialer<R>,
     /// The HTTP proxy of the environment.
     pub proxy: EnvProxy,
@@ -204,9 +205,9 @@ impl<R: Resolve> GrpcConnector<R> {
     /// when it is dialed. An HTTP proxy looks up names itself.
     async fn addresses(&self, index: usize, entry: &ServerAddress) -> Resolved {
         let found = match self.proxy.proxy_for(&entry.host, entry.port) {
-            Ok(None) => match timeout(LOOKUP_LIMIT, self.dialer.addresses(&entry.host)).await {
+            Ok(None) => match timeout(LOOKUP_TIMEOUT, self.dialer.addresses(&entry.host)).await {
                 Ok(found) => found.map_err(|error| error.to_string()),
-                Err(_) => Err(format!("no answer within {} s", LOOKUP_LIMIT.as_secs())),
+                Err(_) => Err(format!("no answer within {} s", LOOKUP_TIMEOUT.as_secs())),
             },
             _ => Ok(Vec::new()),
         };
@@ -241,7 +242,7 @@ impl<R: Resolve> GrpcConnector<R> {
         let stream = match proxy {
             None => dial(&address, LISTENER).await?.stream,
             Some(proxy) => {
-                let at = Joined(&proxy.host, proxy.port).to_string();
+                let at = HostPort(&proxy.host, proxy.port).to_string();
                 let stream = dial(&at, PROXY).await?.stream;
                 env_proxy::tunnel(stream, proxy, &address).await.map_err(|error| failed(&error))?
             }
@@ -265,11 +266,11 @@ impl<R: Resolve> GrpcConnector<R> {
         let mut socket = LinkSocket::new(tcp);
         socket.bound_unsent();
         let handshake = self.tls.connect(to.entry, tls::ReadAhead::new(socket));
-        let shaken = timeout(HANDSHAKE_LIMIT, handshake).await;
-        let shaken = shaken.unwrap_or(Err(HandshakeError::Timeout(HANDSHAKE_LIMIT)));
+        let shaken = timeout(HANDSHAKE_TIMEOUT, handshake).await;
+        let shaken = shaken.unwrap_or(Err(HandshakeError::Timeout(HANDSHAKE_TIMEOUT)));
         let mut io = shaken.map_err(|error| ConnectError::tls(&error, &address))?;
         io.get_mut().0.begin(tls::READ_AHEAD);
-        let deadline = Instant::now() + ANSWER_LIMIT;
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
         let io = tls::Gathering::new(io);
         let authority = match self.tls.validities().own {
             Some(_) => entry.bare_host(),
@@ -301,8 +302,9 @@ impl<R: Resolve> GrpcConnector<R> {
             connection: connected.connection,
         };
         let lanes = answer.lanes.filter(|_| self.agent.offer.lanes.is_some()).unwrap_or(1);
-        let told = Told { servers: server_count, lanes: usize::try_from(lanes).unwrap_or(usize::MAX).max(1) };
-        Ok(ConnectedStream { server_id, told, presented, stream })
+        let info =
+            ServerInfo { servers: server_count, lanes: usize::try_from(lanes).unwrap_or(usize::MAX).max(1) };
+        Ok(ConnectedStream { server_id, info, presented, stream })
     }
 }
 
@@ -331,7 +333,7 @@ impl<R: Resolve> Connector for GrpcConnector<R> {
         let GrpcStream { mut wire, connection, .. } = stream;
         wire.finish();
         drop(wire);
-        connection.close(CLOSE_WITHIN).await;
+        connection.close(CLOSE_TIMEOUT).await;
     }
 
     fn certificate_validity(&self) -> Option<Validity> {

@@ -143,7 +143,7 @@ fn connector(pki: &Pki, host: &str, port: u16, env: &[(&str, String)]) -> GrpcCo
     std::fs::write(&token, "secret\n").unwrap();
     GrpcConnector {
         servers: vec![ServerAddress { host: host.into(), port }],
-        dialer: Dialer::to_servers(Arc::new(Names), DIAL_LIMIT),
+        dialer: Dialer::to_servers(Arc::new(Names), SERVER_DIAL_TIMEOUT),
         proxy: EnvProxy::from_lookup(|name| env.get(name).cloned()),
         tls: pki.client(&[NAME]),
         agent: AgentMetadata::new("agent-1", "host=a", Some(token), Capabilities::supported(true)).unwrap(),
@@ -171,7 +171,7 @@ async fn a_stream_opens_and_closes_in_order() {
     let (address, mut heard) = serve(&pki, &[("serverid", "s1"), ("servercount", "2")]).await;
     let connector = connector(&pki, NAME, address.port(), &[]);
     let connected = connect(&connector).await.unwrap();
-    assert_eq!((&*connected.server_id, connected.told), ("s1", Told { servers: 2, lanes: 1 }));
+    assert_eq!((&*connected.server_id, connected.info), ("s1", ServerInfo { servers: 2, lanes: 1 }));
     let said = heard.recv().await.unwrap();
     assert_eq!(said["agentid"], "agent-1");
     assert_eq!(said["agentidentifiers"], "host=a");
@@ -179,7 +179,7 @@ async fn a_stream_opens_and_closes_in_order() {
     assert_eq!(said["konnectivity-streams"], "7 1");
     let began = Instant::now();
     connector.close(connected.stream).await;
-    assert!(began.elapsed() < CLOSE_WITHIN, "the server's end is seen, not waited out");
+    assert!(began.elapsed() < CLOSE_TIMEOUT, "the server's end is seen, not waited out");
 }
 
 #[tokio::test(start_paused = true)]

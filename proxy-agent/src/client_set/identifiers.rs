@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use net::query::pairs;
 
 /// Largest number of pairs, as in Go; empty pairs count.
-const MOST_PAIRS: usize = 10_000;
+const MAX_PAIRS: usize = 10_000;
 
 /// The keys that servers know.
 const KEYS: [&str; 6] = ["ipv4", "ipv6", "host", "cidr", "default-route", "zone"];
@@ -22,8 +22,8 @@ const KEYS: [&str; 6] = ["ipv4", "ipv6", "host", "cidr", "default-route", "zone"
 /// Why servers cannot use the text, or that no target matches any of its values. If only some match nothing, the agent starts, as
 /// Go's does, and [`unmatched`] tells them.
 pub(crate) fn check(text: &str) -> Result<(), String> {
-    if text.split('&').count() > MOST_PAIRS {
-        return Err(format!("there are more than {MOST_PAIRS} pairs"));
+    if text.split('&').count() > MAX_PAIRS {
+        return Err(format!("there are more than {MAX_PAIRS} pairs"));
     }
     let mut values = Vec::new();
     for pair in pairs(text) {

@@ -84,7 +84,7 @@ impl World {
             Way::Stuck => "0".to_owned(),
         };
         let lanes = if self.is_mixed && server == "0" { 1 } else { self.accepted };
-        let told = Told { servers: self.servers, lanes };
+        let told = ServerInfo { servers: self.servers, lanes };
         match self.machine.connected(self.now, address, &server.as_str().into(), told) {
             Decision::Keep(id) => assert!(self.open.insert(server, vec![id]).is_none()),
             Decision::KeepLane(id) => self.open.get_mut(&server).expect("a lane beside another").push(id),
@@ -271,14 +271,14 @@ fn lanes_that_soon_end_are_given_up() {
 }
 
 #[test]
-fn distant_server_gets_twice_as_many_lanes() {
-    for (lanes, distant) in [(1, 1), (2, 4), (3, 4), (4, 4)] {
+fn server_with_a_high_rtt_gets_twice_as_many_lanes() {
+    for (lanes, with_high_rtt) in [(1, 1), (2, 4), (3, 4), (4, 4)] {
         let mut world = World::new(1, Way::Balancer, 1, lanes, 100);
         let id = world.open["0"][0];
-        world.machine.set_distant(world.now, id);
+        world.machine.set_high_rtt(world.now, id);
         world.run(SECOND * 60);
-        assert_eq!(world.lanes(), [distant]);
-        world.machine.set_distant(world.now, id);
+        assert_eq!(world.lanes(), [with_high_rtt]);
+        world.machine.set_high_rtt(world.now, id);
         assert!(world.is_at_rest());
     }
 }
@@ -288,12 +288,12 @@ fn only_the_marked_lane_is_replaced() {
     let mut world = World::new(1, Way::Balancer, 1, 2, 4);
     world.now += SECOND * 60;
     let before = world.open["0"].clone();
-    assert!(!world.machine.is_lane_unresponsive_beside(before[1]));
+    assert!(!world.machine.has_unresponsive_sibling_lane(before[1]));
     world.machine.set_unresponsive(world.now, before[0], true);
-    assert!(world.machine.is_lane_unresponsive_beside(before[1]));
+    assert!(world.machine.has_unresponsive_sibling_lane(before[1]));
     assert_eq!(world.run(SECOND * 60), 1);
     assert!(world.open["0"][0] != before[0] && world.open["0"][1] == before[1]);
-    assert!(world.machine.aged(world.now, before[1]));
+    assert!(world.machine.certificate_expiring(world.now, before[1]));
     world.run(SECOND * 60);
     assert!(world.open["0"][1] != before[1] && world.is_at_rest());
 }
@@ -312,7 +312,7 @@ proptest! {
             match (event, first) {
                 (0, Some(_)) => world.lose(server),
                 (1, Some(id)) => world.machine.set_unresponsive(world.now, id, millis % 2 == 0),
-                (2, Some(id)) => drop(world.machine.aged(world.now, id)),
+                (2, Some(id)) => drop(world.machine.certificate_expiring(world.now, id)),
                 _ => drop(world.run(Duration::from_millis(millis))),
             }
             prop_assert!(world.lanes().iter().all(|open| *open <= lanes.min(3)));

@@ -8,37 +8,37 @@
 //! | state | attempts |
 //! |---|---|
 //! | servers are missing | until they are found |
-//! | a server has fewer lanes than wanted | until it has them, or [`LANE_TRIES`] attempts for each server led elsewhere |
+//! | a server has fewer lanes than wanted | until it has them, or [`MAX_LANE_TRIES`] attempts for each server led elsewhere |
 //! | the known number is connected | none |
 //! | the same, `--sync-forever`, and the number is the leases' | none |
-//! | the same while the API cannot be reached, or every connected server told this number | a look in about ten minutes: one attempt in each interval until a new server is found, at most one more than there are streams |
+//! | the same while the API cannot be reached, or every connected server announced this number | a search in about ten minutes: one attempt in each interval until a new server is found, at most one more than there are streams |
 //! | the same, and the number is evidently wrong | as if servers were missing, until ten times as many attempts in a row led to connected servers |
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::addresses::{Address, Addresses, Attempt, Leased, Next, Resolved, Wanted};
-use super::backoff::{Backoff, MOST_MISSING, PATIENCE};
-use super::streams::{Decision, Ended, Kept, StreamId, Streams, Told};
+use super::backoff::{Backoff, MAX_MISSING, TOLERATED_DUPLICATES_PER_SERVER};
+use super::streams::{Decision, EndedStream, KeptStream, ServerInfo, StreamId, Streams};
 
-/// Attempts in a row, for each connected server, that must lead to connected servers before `--sync-forever` believes that there
-/// are no others, whatever the servers tell. A count of 1 is not believed earlier either: it is the default of servers, which
-/// nobody may have chosen.
-const PROOF: usize = 10;
+/// After this many duplicates in a row for each connected server, `--sync-forever` no longer expects another server, whatever count
+/// the servers announce. A count of 1 is not believed earlier either, because it is the default of servers.
+const PROVING_DUPLICATES_PER_SERVER: usize = 10;
 
-/// Attempts for each connected server that open no lane, and lanes that soon end, until the set does without the missing lanes.
-const LANE_TRIES: usize = 10;
+/// The set does without missing lanes after this many failures for each connected server: attempts that open no lane, and lanes that
+/// end soon.
+const MAX_LANE_TRIES: usize = 10;
 
-/// How long an address that is gone is remembered, in caps of the pause.
-const MEMORY: u32 = 3;
+/// How long a removed address is remembered, as a multiple of `--sync-interval-cap`.
+const ADDRESS_MEMORY_CAPS: u32 = 3;
 
-/// The share of the interval within which an agent at rest seeks a server that does not answer.
-const SOONER: f64 = 0.25;
+/// An agent without a scheduled search begins the search for an unresponsive server within this share of the interval.
+const UNRESPONSIVE_SEARCH_SHARE: f64 = 0.25;
 
 /// How the number of servers is derived if both sources have one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CountSource {
-    /// The leases' count if there are leases, otherwise the count that servers told.
+    /// The leases' count if there are leases, otherwise the count that servers announced.
     #[default]
     Default,
     /// The larger of the two.
@@ -80,8 +80,8 @@ pub struct Machine<J> {
     backoff: Backoff<J>,
     streams: Streams,
     addresses: Addresses,
-    /// The count of the last new server, or the one that all servers told since; 0 before the first.
-    told: usize,
+    /// The count of the last new server, or the one that all servers announced since; 0 before the first.
+    announced: usize,
     /// The leases' count, if leases are counted.
     leases: Option<usize>,
     /// The API cannot be reached.
@@ -95,10 +95,10 @@ pub struct Machine<J> {
     /// No event but a loss brings the search forward to before this time: successors of streams soon wanted successors.
     calm: Duration,
     /// The next attempt for servers that nobody announced.
-    look: Duration,
-    /// Attempts of the present look.
-    looked: usize,
-    /// Attempts for lanes that are left, see [`LANE_TRIES`].
+    unannounced_search: Duration,
+    /// Attempts of the present search for servers that nobody announced.
+    unannounced_attempts: usize,
+    /// Attempts for lanes that are left, see [`MAX_LANE_TRIES`].
     lane_tries: usize,
 }
 
@@ -107,7 +107,7 @@ pub struct Machine<J> {
 enum Demand {
     None,
     /// Another server is possible, but not expected.
-    Look,
+    UnannouncedServer,
     /// The number of servers is evidently wrong.
     Doubt,
     /// A server has fewer lanes than wanted.
@@ -126,7 +126,7 @@ impl<J: FnMut() -> f64> Machine<J> {
             streams: Streams::new(settings.lanes),
             settings,
             addresses: Addresses::default(),
-            told: 0,
+            announced: 0,
             leases: None,
             stale: false,
             draining: false,
@@ -134,8 +134,8 @@ impl<J: FnMut() -> f64> Machine<J> {
             resolved: None,
             search: Duration::ZERO,
             calm: Duration::ZERO,
-            look: Duration::ZERO,
-            looked: 0,
+            unannounced_search: Duration::ZERO,
+            unannounced_attempts: 0,
             lane_tries: 0,
         }
     }
@@ -144,20 +144,20 @@ impl<J: FnMut() -> f64> Machine<J> {
     pub fn server_count(&self) -> usize {
         let count = match (self.settings.count_source, self.leases) {
             (CountSource::Default, Some(leases)) => leases,
-            (CountSource::Max, Some(leases)) => leases.max(self.told),
-            (_, None) => self.told,
+            (CountSource::Max, Some(leases)) => leases.max(self.announced),
+            (_, None) => self.announced,
         };
         count.max(1)
     }
 
     /// The number of servers that decides about the pauses.
     fn believed(&self) -> usize {
-        self.server_count().min(self.streams.len() + MOST_MISSING)
+        self.server_count().min(self.streams.len() + MAX_MISSING)
     }
 
     /// The number of servers without a stream that answers.
     fn missing(&self) -> usize {
-        self.believed().saturating_sub(self.streams.len()) + self.streams.silent()
+        self.believed().saturating_sub(self.streams.len()) + self.streams.unresponsive_servers()
     }
 
     /// The number of servers with a stream.
@@ -169,7 +169,9 @@ impl<J: FnMut() -> f64> Machine<J> {
     /// or lost, or the count changes.
     pub fn is_stuck(&self) -> bool {
         let missing = self.streams.len() < self.server_count();
-        missing && self.backoff.duplicates() == PATIENCE.saturating_mul(self.believed()) + 1
+        missing
+            && self.backoff.duplicates()
+                == TOLERATED_DUPLICATES_PER_SERVER.saturating_mul(self.believed()) + 1
     }
 
     /// Whether the set drains: it opens no stream any more.
@@ -203,28 +205,34 @@ impl<J: FnMut() -> f64> Machine<J> {
         self.addresses.resolved(now, self.memory(), entries);
     }
 
-    /// A stream is open. The count that a known server tells is used only if all agree.
-    pub fn connected(&mut self, now: Duration, address: &Address, server: &Arc<str>, told: Told) -> Decision {
+    /// A stream is open. The count that a known server announces is used only if all agree.
+    pub fn connected(
+        &mut self,
+        now: Duration,
+        address: &Address,
+        server: &Arc<str>,
+        info: ServerInfo,
+    ) -> Decision {
         if self.draining {
             return Decision::Unwanted;
         }
         let (again, demand) = (now + self.settings.interval, self.demand());
         self.addresses.connected(address, server, again, |server| self.streams.lacks(server, false));
-        let decision = self.streams.offer(now, server, told);
+        let decision = self.streams.insert(now, server, info);
         let before = self.server_count();
         match decision {
             Decision::Keep(_) => {
-                self.told = told.servers;
+                self.announced = info.servers;
                 self.renew_lane_tries();
             }
-            _ => self.told = self.streams.told().unwrap_or(self.told),
+            _ => self.announced = self.streams.agreed_server_count().unwrap_or(self.announced),
         }
         let known_server = matches!(decision, Decision::Duplicate | Decision::KeepLane(_));
         if demand == Demand::Lane && decision == Decision::Duplicate {
             self.lane_tries = self.lane_tries.saturating_sub(1);
         }
         if self.server_count() > before {
-            self.news(false);
+            self.start_burst(false);
         }
         let (known, demand_now) = (self.believed(), self.demand());
         let wanted = matches!(demand_now, Demand::Missing | Demand::Lane);
@@ -237,65 +245,66 @@ impl<J: FnMut() -> f64> Machine<J> {
             false => self.backoff.after_stream(now, servers, wanted),
         };
         self.search = now + pause;
-        self.after_look(now, demand == Demand::Look && known_server);
+        self.after_unannounced_search(now, demand == Demand::UnannouncedServer && known_server);
         decision
     }
 
     fn renew_lane_tries(&mut self) {
-        self.lane_tries = LANE_TRIES.saturating_mul(self.streams.len());
+        self.lane_tries = MAX_LANE_TRIES.saturating_mul(self.streams.len());
     }
 
-    /// A balancer that chooses at random leads one attempt to an added server too rarely, so a look has one for each connected
+    /// A balancer that chooses at random leads one attempt to an added server too rarely, so a search has one for each connected
     /// server and one more.
-    fn after_look(&mut self, now: Duration, fruitless: bool) {
-        let goes_on = fruitless && self.looked < self.streams.len();
-        self.looked = if goes_on { self.looked + 1 } else { 0 };
-        self.look = now + if goes_on { self.backoff.grown(0) } else { self.backoff.until_look() };
+    fn after_unannounced_search(&mut self, now: Duration, fruitless: bool) {
+        let goes_on = fruitless && self.unannounced_attempts < self.streams.len();
+        self.unannounced_attempts = if goes_on { self.unannounced_attempts + 1 } else { 0 };
+        self.unannounced_search =
+            now + if goes_on { self.backoff.grown(0) } else { self.backoff.unannounced_search_pause() };
     }
 
     /// The server of a kept stream does not answer pings or has sent GOAWAY, or it answers again.
     pub fn set_unresponsive(&mut self, now: Duration, id: StreamId, unresponsive: bool) {
-        self.mark(now, id, |kept| kept.unresponsive = unresponsive);
+        self.update_kept(now, id, |kept| kept.unresponsive = unresponsive);
     }
 
     /// The RTT to the server of a kept stream is high.
-    pub fn set_distant(&mut self, now: Duration, id: StreamId) {
-        if self.streams.set_distant(id) {
+    pub fn set_high_rtt(&mut self, now: Duration, id: StreamId) {
+        if self.streams.set_high_rtt(id) {
             self.renew_lane_tries();
             self.search = self.search.max(now);
         }
     }
 
     /// Whether another lane to the same server does not answer.
-    pub fn is_lane_unresponsive_beside(&self, id: StreamId) -> bool {
-        self.streams.is_lane_unresponsive_beside(id)
+    pub fn has_unresponsive_sibling_lane(&self, id: StreamId) -> bool {
+        self.streams.has_unresponsive_sibling_lane(id)
     }
 
     /// The certificate of a kept stream is about to expire. Returns false if that was already known.
-    pub fn aged(&mut self, now: Duration, id: StreamId) -> bool {
+    pub fn certificate_expiring(&mut self, now: Duration, id: StreamId) -> bool {
         let mut news = false;
-        self.mark(now, id, |kept| news = !std::mem::replace(&mut kept.aged, true));
+        self.update_kept(now, id, |kept| news = !std::mem::replace(&mut kept.expiring, true));
         news
     }
 
-    fn mark(&mut self, now: Duration, id: StreamId, mark: impl FnOnce(&mut Kept)) {
-        let Some((server, short)) = self.streams.mark(now, id, mark) else { return };
+    fn update_kept(&mut self, now: Duration, id: StreamId, update: impl FnOnce(&mut KeptStream)) {
+        let Some((server, short)) = self.streams.update_kept(now, id, update) else { return };
         if short > 0 {
             // Successors do not help. The stream goes on meanwhile.
             let calm = now + self.backoff.grown(short);
             self.calm = calm;
             self.addresses.lost(&server, |due| due.max(calm));
         }
-        self.seek(now, SOONER);
+        self.schedule_search(now, UNRESPONSIVE_SEARCH_SHARE);
     }
 
-    /// There is a reason to look for servers, and other agents have it at the same time. The next search is due within an
-    /// interval; at rest within a random part of this share of it, because the agents must not search in step.
-    fn seek(&mut self, now: Duration, share: f64) {
+    /// Schedules a search that other agents need at the same time, too. It is due within an interval. At rest it is due within a
+    /// random part of this share of the interval, because the agents must not search in step.
+    fn schedule_search(&mut self, now: Duration, share: f64) {
         if self.calm <= now {
-            self.news(true);
+            self.start_burst(true);
         }
-        self.look = self.look.max(now + self.backoff.until_look());
+        self.unannounced_search = self.unannounced_search.max(now + self.backoff.unannounced_search_pause());
         let at_rest = self.resolved.is_some() && self.search <= now;
         let search = match at_rest {
             true => now + self.backoff.part_of_interval().mul_f64(share),
@@ -304,9 +313,9 @@ impl<J: FnMut() -> f64> Machine<J> {
         self.search = search.max(self.calm);
     }
 
-    /// There is a reason to look for servers. `shared` as in [`Backoff::news`].
-    fn news(&mut self, shared: bool) {
-        self.backoff.news(self.believed(), self.missing().max(1), shared);
+    /// See [`Backoff::start_burst`].
+    fn start_burst(&mut self, shared: bool) {
+        self.backoff.start_burst(self.believed(), self.missing().max(1), shared);
     }
 
     /// An attempt failed. Returns the pause, for the log.
@@ -319,20 +328,20 @@ impl<J: FnMut() -> f64> Machine<J> {
         if self.demand() == Demand::Lane {
             self.lane_tries = self.lane_tries.saturating_sub(1);
         }
-        if attempt != Some(Attempt::Search) || self.demand() != Demand::Look {
+        if attempt != Some(Attempt::Search) || self.demand() != Demand::UnannouncedServer {
             return pause;
         }
-        self.after_look(now, false);
-        self.look - now
+        self.after_unannounced_search(now, false);
+        self.unannounced_search - now
     }
 
-    /// The server of a kept stream tells the number of servers. As in [`Self::connected`], it is used only if all agree.
-    pub fn told(&mut self, now: Duration, id: StreamId, count: usize) {
+    /// The server of a kept stream announces the number of servers. As in [`Self::connected`], it is used only if all agree.
+    pub fn server_count_announced(&mut self, now: Duration, id: StreamId, count: usize) {
         let before = self.server_count();
-        self.streams.set_told(id, count);
-        self.told = self.streams.told().unwrap_or(self.told);
+        self.streams.set_server_count(id, count);
+        self.announced = self.streams.agreed_server_count().unwrap_or(self.announced);
         if self.server_count() != before {
-            self.seek(now, 1.0);
+            self.schedule_search(now, 1.0);
         }
     }
 
@@ -341,32 +350,33 @@ impl<J: FnMut() -> f64> Machine<J> {
         if self.streams.end_retired(id) {
             if self.streams.lack_successor() {
                 // Before, the server had no room for the replacement.
-                self.seek(now, SOONER);
+                self.schedule_search(now, UNRESPONSIVE_SEARCH_SHARE);
             }
             return;
         }
         let complete = self.streams.len() >= self.server_count();
-        let Some(Ended { server, last, long }) = self.streams.end_kept(now, id) else { return };
+        let Some(EndedStream { server, last, long }) = self.streams.end_kept(now, id) else { return };
         match long {
             true => self.renew_lane_tries(),
             false => self.lane_tries = self.lane_tries.saturating_sub(1),
         }
         // All agents of a server lose their last streams at the same time.
-        self.news(last);
+        self.start_burst(last);
         if last {
-            self.look = self.look.max(now + self.backoff.until_look());
+            self.unannounced_search =
+                self.unannounced_search.max(now + self.backoff.unannounced_search_pause());
         }
         self.search = self.backoff.after_loss(now, self.search, complete);
         self.addresses.lost(&server, |due| self.backoff.after_loss(now, due, true));
     }
 
-    /// Sets the leases' count; `None` if leases are not (or not yet) counted. No lease at all tells nothing: perhaps the servers
-    /// cannot renew their leases.
+    /// Sets the leases' count; `None` if leases are not (or not yet) counted. A count of 0 is ignored: perhaps the servers cannot
+    /// renew their leases.
     pub fn leases_counted(&mut self, now: Duration, leases: Option<usize>) {
         let before = self.server_count();
         self.leases = leases.filter(|count| *count > 0);
         if self.server_count() != before {
-            self.seek(now, 1.0);
+            self.schedule_search(now, 1.0);
         }
     }
 
@@ -374,11 +384,12 @@ impl<J: FnMut() -> f64> Machine<J> {
     pub fn leases_stale(&mut self, now: Duration, stale: bool) {
         if !std::mem::replace(&mut self.stale, stale) && stale {
             // All agents see it at once.
-            self.look = self.look.max(now + self.backoff.until_look());
+            self.unannounced_search =
+                self.unannounced_search.max(now + self.backoff.unannounced_search_pause());
         }
     }
 
-    /// Takes the addresses that the leases tell. A new server's lease reaches all agents at once, and they must not dial in step.
+    /// Takes the addresses in the leases. A new server's lease reaches all agents at once, and they must not dial in step.
     pub fn advertised(&mut self, now: Duration, leased: &Leased) {
         let memory = self.memory();
         self.addresses.advertised(now, memory, leased, || now + self.backoff.part_of_interval());
@@ -386,7 +397,7 @@ impl<J: FnMut() -> f64> Machine<J> {
 
     /// How long an address that is gone is remembered.
     fn memory(&self) -> Duration {
-        self.settings.cap.saturating_mul(MEMORY)
+        self.settings.cap.saturating_mul(ADDRESS_MEMORY_CAPS)
     }
 
     /// Opens no stream from now on; the result of a running attempt is discarded.
@@ -409,21 +420,25 @@ impl<J: FnMut() -> f64> Machine<J> {
             return Demand::None;
         }
         if self.leases == Some(open) {
-            return if self.stale { Demand::Look } else { Demand::None };
+            return if self.stale { Demand::UnannouncedServer } else { Demand::None };
         }
-        let proven = self.backoff.duplicates() >= PROOF.saturating_mul(open);
-        if proven || open > 1 && self.streams.told() == Some(open) { Demand::Look } else { Demand::Doubt }
+        let proven = self.backoff.duplicates() >= PROVING_DUPLICATES_PER_SERVER.saturating_mul(open);
+        if proven || open > 1 && self.streams.agreed_server_count() == Some(open) {
+            Demand::UnannouncedServer
+        } else {
+            Demand::Doubt
+        }
     }
 
     /// The next attempt.
     fn next(&self) -> Option<Next> {
-        let (demand, look) = (self.demand(), Some(self.look));
+        let (demand, unannounced) = (self.demand(), Some(self.unannounced_search));
         let wanted = Wanted {
             unknown: matches!(demand, Demand::Missing | Demand::Doubt),
             // Without leases an address that led to a server is better evidence of it than the count.
-            known: self.leases.is_none() || !matches!(demand, Demand::None | Demand::Look),
-            look: look.filter(|_| demand != Demand::None),
-            search: Some(self.search).filter(|_| !matches!(demand, Demand::None | Demand::Look)),
+            known: self.leases.is_none() || !matches!(demand, Demand::None | Demand::UnannouncedServer),
+            unannounced_search: unannounced.filter(|_| demand != Demand::None),
+            search: Some(self.search).filter(|_| !matches!(demand, Demand::None | Demand::UnannouncedServer)),
             servers: self.server_count(),
         };
         let lanes = self.lane_tries > 0;

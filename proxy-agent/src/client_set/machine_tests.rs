@@ -5,9 +5,9 @@ use proptest::prelude::*;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use super::super::backoff::LONGEST_BURST;
+use super::super::backoff::MAX_BURST_PER_SERVER;
 use super::super::simulation::{balancer, poll, telling};
-use super::super::streams::MOST_RETIRED;
+use super::super::streams::MAX_RETIRED;
 use super::*;
 
 fn settings() -> SyncSettings {
@@ -74,9 +74,9 @@ fn a_number_that_all_connected_servers_tell_starts_a_search() {
         id
     };
     let (a, b) = (open(&mut now, "a"), open(&mut now, "b"));
-    machine.told(now, a, 3);
+    machine.server_count_announced(now, a, 3);
     assert_eq!((machine.server_count(), poll(&mut machine, now)), (2, Step::Wait), "b tells another number");
-    machine.told(now, b, 3);
+    machine.server_count_announced(now, b, 3);
     assert_eq!(machine.server_count(), 3);
     assert!(next_try(&mut machine, &mut now) <= settings().interval);
     machine.connected(now, &balancer(), &server("c"), telling(3));
@@ -294,7 +294,7 @@ fn sync_forever_goes_on_where_the_number_is_evidently_wrong() {
 #[test]
 fn sync_forever_believes_the_default_count_after_many_duplicates() {
     let (mut machine, mut now) = forever(None, &[("a", 1)]);
-    for _ in 0..PROOF {
+    for _ in 0..PROVING_DUPLICATES_PER_SERVER {
         assert!(next_try(&mut machine, &mut now) <= Duration::from_secs(10));
         machine.connected(now, &balancer(), &server("a"), telling(1));
     }
@@ -327,7 +327,7 @@ fn a_stream_that_ends_again_and_again_does_not_cause_burst_after_burst() {
             other => assert_eq!(other, Decision::Duplicate),
         }
     }
-    assert!(tries <= 3_600 + 3 * LONGEST_BURST + 1, "{tries}");
+    assert!(tries <= 3_600 + 3 * MAX_BURST_PER_SERVER + 1, "{tries}");
 }
 
 #[test]
@@ -462,7 +462,7 @@ fn an_unresponsive_server_is_sought_in_a_burst_and_a_renewal_is_not() {
         now += Duration::from_secs(60);
         match unresponsive {
             true => machine.set_unresponsive(now, ids[1], true),
-            false => assert!(machine.aged(now, ids[1])),
+            false => assert!(machine.certificate_expiring(now, ids[1])),
         }
         next_try(&mut machine, &mut now);
         assert_eq!(machine.connected(now, &balancer(), &server("a"), telling(2)), Decision::Duplicate);
@@ -538,7 +538,7 @@ fn event() -> impl Strategy<Value = Event> {
 
 /// Whether the server would refuse another stream because of its retiring ones.
 fn full(retired: &[(u8, StreamId)], name: u8) -> bool {
-    retired.iter().filter(|(of, _)| *of == name).count() >= MOST_RETIRED
+    retired.iter().filter(|(of, _)| *of == name).count() >= MAX_RETIRED
 }
 
 proptest! {
@@ -562,7 +562,7 @@ proptest! {
                             prop_assert!(unresponsive.remove(&name) | aged.remove(&name));
                             prop_assert_eq!(kept.insert(name, id), Some(old));
                             retired.push((name, old));
-                            prop_assert!(retired.iter().filter(|(of, _)| *of == name).count() <= MOST_RETIRED);
+                            prop_assert!(retired.iter().filter(|(of, _)| *of == name).count() <= MAX_RETIRED);
                         }
                         Decision::Duplicate => {
                             prop_assert!(kept.contains_key(&name));
@@ -589,7 +589,7 @@ proptest! {
                 }
                 Event::Aged(name) if kept.contains_key(&name) => {
                     let news = aged.insert(name);
-                    prop_assert_eq!(machine.aged(now, kept[&name]), news);
+                    prop_assert_eq!(machine.certificate_expiring(now, kept[&name]), news);
                 }
                 Event::RetiredEnds if !retired.is_empty() => {
                     machine.lost(now, retired.remove(0).1);
@@ -682,9 +682,9 @@ fn no_more_than_a_server_takes() {
     let Decision::Keep(mut id) = machine.connected(now, &balancer(), &server("a"), telling(1)) else {
         panic!("kept")
     };
-    for _ in 0..MOST_RETIRED {
-        assert!(machine.aged(now, id));
-        assert!(!machine.aged(now, id), "known");
+    for _ in 0..MAX_RETIRED {
+        assert!(machine.certificate_expiring(now, id));
+        assert!(!machine.certificate_expiring(now, id), "known");
         next_try(&mut machine, &mut now);
         let Decision::Replace(next, _) = machine.connected(now, &balancer(), &server("a"), telling(1)) else {
             panic!("replaced")
@@ -712,7 +712,7 @@ fn a_missing_server_that_no_attempt_reaches_is_reported_once() {
     };
     let reports: Vec<bool> = (0..40).map(|_| attempt("a", &mut machine)).collect();
     // After the burst.
-    assert!(reports.iter().position(|stuck| *stuck) >= Some(2 * PATIENCE));
+    assert!(reports.iter().position(|stuck| *stuck) >= Some(2 * TOLERATED_DUPLICATES_PER_SERVER));
     assert_eq!(reports.iter().filter(|stuck| **stuck).count(), 1);
     assert!(!attempt("b", &mut machine));
 }

@@ -24,11 +24,11 @@ use grpc::live_streams::LiveStreams;
 use net::tls::Validity;
 
 pub use addresses::{Address, Advertised, Leased, Resolved};
-pub use connect::{ConnectError, ConnectStage, DIAL_LIMIT, GrpcConnector, ServerAddress};
+pub use connect::{ConnectError, ConnectStage, GrpcConnector, SERVER_DIAL_TIMEOUT, ServerAddress};
 pub use machine::{CountSource, SyncSettings};
 pub use metadata::AgentMetadata;
 pub use set::{ClientSet, RunEnd, Servers};
-pub use streams::Told;
+pub use streams::ServerInfo;
 
 /// A stream that a server has accepted.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub struct ConnectedStream<S> {
     /// The server's id.
     pub server_id: Arc<str>,
     /// The server's counts of servers and lanes.
-    pub told: Told,
+    pub info: ServerInfo,
     /// The validity of the client certificate that the server received; `None` without one.
     pub presented: Option<Validity>,
     /// The stream with its connection.
@@ -54,8 +54,8 @@ pub trait Connector: Send + Sync + 'static {
     /// Looks up the addresses of every entry of `--proxy-server-host`. Limited in time; dropping the future cancels it.
     fn resolve(&self) -> impl Future<Output = Vec<Resolved>> + Send;
 
-    /// One attempt: a new TCP and TLS connection with one stream, which the server is told the name of. Limited in time; dropping
-    /// the future cancels it.
+    /// One attempt: a new TCP and TLS connection with one stream, whose name is sent to the server. Limited in time; dropping the
+    /// future cancels it.
     fn connect(
         &self,
         address: &Address,

@@ -7,8 +7,8 @@ use net::tls::Validity;
 
 /// A stream is replaced between the last fifth and the last tenth of its certificate's life: early enough for many attempts,
 /// and not at the same time as all other agents.
-const EARLIEST: f64 = 0.2;
-const LATEST: f64 = 0.1;
+const MAX_REMAINING_SHARE: f64 = 0.2;
+const MIN_REMAINING_SHARE: f64 = 0.1;
 
 /// The client certificate of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +27,8 @@ impl PresentedCert {
     )]
     pub fn new(validity: Validity, chance: f64) -> Self {
         let lifetime = (validity.not_after - validity.not_before).max(0) as f64;
-        let before_the_end = lifetime * (EARLIEST - (EARLIEST - LATEST) * chance);
+        let before_the_end =
+            lifetime * (MAX_REMAINING_SHARE - (MAX_REMAINING_SHARE - MIN_REMAINING_SHARE) * chance);
         Self { validity, renew_at: validity.not_after - before_the_end as i64 }
     }
 

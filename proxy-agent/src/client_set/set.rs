@@ -26,10 +26,10 @@ use crate::link::{LinkControl, LinkRunner, ServerState};
 use crate::metrics::{AttemptResult, Direction, LostReason, Metrics};
 
 /// How long streams may take to end in order after a stop; then they are dropped.
-const STOP_WITHIN: Duration = Duration::from_secs(5);
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Interval of the checks of the streams' certificates.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CERTIFICATE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Every attempt is a duplicate.
 const STUCK: &str = "no attempt reaches a missing server: is the server count too high, does the load balancer always choose \
@@ -147,7 +147,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
     pub async fn run(mut self, drain: CancellationToken, stop: CancellationToken) -> RunEnd {
         self.started = Instant::now();
         self.take_leases();
-        let mut looks = interval(LOOK_EVERY);
+        let mut looks = interval(CERTIFICATE_CHECK_INTERVAL);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             self.publish();
@@ -199,8 +199,8 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
 
     fn server_changed(&mut self, id: StreamId, state: ServerState) {
         match state {
-            ServerState::Distant => return self.machine.set_distant(self.now(), id),
-            ServerState::Servers(count) => return self.machine.told(self.now(), id, count),
+            ServerState::HighRtt => return self.machine.set_high_rtt(self.now(), id),
+            ServerState::Servers(count) => return self.machine.server_count_announced(self.now(), id, count),
             ServerState::Lost(end) => {
                 let task = self.streams.iter().find(|(_, stream)| stream.id == id).map(|(task, _)| *task);
                 if let Some(task) = task {
@@ -223,7 +223,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
                 }
                 ServerState::Unresponsive => {
                     // The lanes to one server count once.
-                    if !self.machine.is_lane_unresponsive_beside(id) {
+                    if !self.machine.has_unresponsive_sibling_lane(id) {
                         self.metrics.unresponsive.inc();
                     }
                     if let Some(suppressed) = limit("unresponsive") {
@@ -248,7 +248,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
         let due = |stream: &&Stream| stream.presented.is_some_and(|cert| cert.is_due(unix_now, newest));
         let now = self.now();
         for stream in self.streams.values().filter(due) {
-            if self.machine.aged(now, stream.id) {
+            if self.machine.certificate_expiring(now, stream.id) {
                 tracing::info!("client certificate of a stream is about to expire, opening another stream");
             }
         }
@@ -327,7 +327,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             }
         };
         let server_id = Arc::clone(&connected.server_id);
-        let decision = self.machine.connected(now, &address, &server_id, connected.told);
+        let decision = self.machine.connected(now, &address, &server_id, connected.info);
         self.metrics.attempts.count(match decision {
             Decision::Keep(_) | Decision::KeepLane(_) | Decision::Replace(..) => AttemptResult::Connected,
             Decision::Duplicate | Decision::Unwanted => AttemptResult::Duplicate,
@@ -347,7 +347,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
                 tracing::info!(
                     target: "v2",
                     serverID = %Peer(&server_id),
-                    newServerCount = connected.told.servers,
+                    newServerCount = connected.info.servers,
                     open = self.machine.open_count(),
                     "successfully connected to new proxy server"
                 );
@@ -490,7 +490,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             }
             while self.closing.join_next().await.is_some() {}
         };
-        if timeout(STOP_WITHIN, all).await.is_err() {
+        if timeout(STOP_TIMEOUT, all).await.is_err() {
             tracing::warn!(streams = self.running.len(), "streams did not end in time, dropping them");
         }
         self.publish();

@@ -4,7 +4,7 @@ use parking_lot::Mutex;
 use serve::metrics::Registry;
 
 use super::super::machine::CountSource;
-use super::super::{ConnectStage, ServerAddress, Told};
+use super::super::{ConnectStage, ServerAddress, ServerInfo};
 use super::*;
 use crate::captured_log::CapturedLog;
 
@@ -101,7 +101,7 @@ impl Connector for Balancer {
         let presented = *self.certificate.lock();
         Ok(ConnectedStream {
             server_id: server.into(),
-            told: Told { servers: self.count, lanes: self.lanes.max(1) },
+            info: ServerInfo { servers: self.count, lanes: self.lanes.max(1) },
             presented,
             stream,
         })
@@ -398,7 +398,7 @@ async fn a_stream_that_does_not_stop_is_cut_off() {
     let began = Instant::now();
     rig.stop.cancel();
     assert_eq!(rig.run.await.unwrap(), RunEnd::Stopped);
-    assert_eq!(began.elapsed(), STOP_WITHIN);
+    assert_eq!(began.elapsed(), STOP_TIMEOUT);
     let gauge = || async {
         while rig.metrics.server_connections.count() != 0 {
             tokio::task::yield_now().await;

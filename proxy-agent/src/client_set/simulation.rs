@@ -8,9 +8,9 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use super::backoff::LONGEST_BURST;
+use super::backoff::MAX_BURST_PER_SERVER;
 use super::machine::{Machine, Step};
-use super::streams::{Decision, StreamId, Told};
+use super::streams::{Decision, ServerInfo, StreamId};
 use super::*;
 
 /// The only address.
@@ -19,8 +19,8 @@ pub(super) fn balancer() -> Address {
 }
 
 /// What a server without lanes tells.
-pub(super) fn telling(servers: usize) -> Told {
-    Told { servers, lanes: 1 }
+pub(super) fn telling(servers: usize) -> ServerInfo {
+    ServerInfo { servers, lanes: 1 }
 }
 
 /// Asks for the next step, and answers lookups.
@@ -140,7 +140,7 @@ fn agents_return_to_every_server_soon() {
                 assert!(agents < 100 || run.first_everywhere < Duration::from_secs(1), "{run:?}");
                 assert!(run.half < Duration::from_secs(5) && run.all < Duration::from_secs(20), "{run:?}");
                 // One attempt in each interval beside the burst, and one before the loss.
-                let limit = LONGEST_BURST as f64 + (run.all.as_secs_f64() + 2.0) / servers as f64;
+                let limit = MAX_BURST_PER_SERVER as f64 + (run.all.as_secs_f64() + 2.0) / servers as f64;
                 assert!(run.attempts < 4.5 && run.most_attempts <= limit, "{run:?}");
             }
         }

@@ -10,13 +10,13 @@ use grpc::capabilities;
 
 /// Retiring streams to one server at once, for each kept stream: a server accepts 4 streams of an agent, of which one is the kept
 /// stream and one may be a duplicate, and more of an agent with lanes.
-pub(super) const MOST_RETIRED: usize = 2;
+pub(super) const MAX_RETIRED: usize = 2;
 
 /// The most lanes to one server.
 const MAX_LANES: usize = capabilities::MAX_LANES as usize;
 
 /// A stream that wants a successor earlier than this after its start was of little use.
-const SHORT: Duration = Duration::from_secs(60);
+const SHORT_LIVED: Duration = Duration::from_secs(60);
 
 /// The id of one kept stream. Never reused, because a server id alone must not decide which stream ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -37,9 +37,9 @@ pub enum Decision {
     Unwanted,
 }
 
-/// What a server told with a new stream.
+/// What a server announces with a new stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Told {
+pub struct ServerInfo {
     /// The number of servers.
     pub servers: usize,
     /// The number of lanes that it accepts of one agent; 1 without lanes.
@@ -49,40 +49,40 @@ pub struct Told {
 /// A connected server.
 #[derive(Debug)]
 struct Server {
-    /// What it told last.
-    told: Told,
+    /// What it announced last.
+    info: ServerInfo,
     /// Its RTT is high: more lanes are wanted.
-    distant: bool,
+    high_rtt: bool,
     /// Never empty.
-    lanes: Vec<Kept>,
+    lanes: Vec<KeptStream>,
 }
 
 /// A kept stream, and the reasons to replace it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Kept {
+pub(super) struct KeptStream {
     id: StreamId,
     /// The server does not answer pings, or has sent GOAWAY.
     pub(super) unresponsive: bool,
     /// The stream's client certificate is about to expire.
-    pub(super) aged: bool,
+    pub(super) expiring: bool,
     opened: Duration,
-    /// Streams in a row that replaced each other, this one included, that wanted a successor within [`SHORT`].
+    /// Streams in a row that replaced each other, this one included, that wanted a successor within [`SHORT_LIVED`].
     short: u32,
 }
 
-impl Kept {
+impl KeptStream {
     fn wants_successor(&self) -> bool {
-        self.unresponsive || self.aged
+        self.unresponsive || self.expiring
     }
 }
 
 /// The end of a kept stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Ended {
+pub(super) struct EndedStream {
     pub(super) server: Arc<str>,
     /// The server has no other kept stream.
     pub(super) last: bool,
-    /// The stream was of use.
+    /// The stream lasted for at least [`SHORT_LIVED`].
     pub(super) long: bool,
 }
 
@@ -108,23 +108,23 @@ impl Streams {
     }
 
     /// The number of those of which no stream answers.
-    pub(super) fn silent(&self) -> usize {
+    pub(super) fn unresponsive_servers(&self) -> usize {
         self.kept.values().filter(|server| server.lanes.iter().all(|lane| lane.unresponsive)).count()
     }
 
     /// Takes a new stream, unless it is a duplicate.
-    pub(super) fn offer(&mut self, now: Duration, server: &Arc<str>, told: Told) -> Decision {
+    pub(super) fn insert(&mut self, now: Duration, server: &Arc<str>, info: ServerInfo) -> Decision {
         if let Some(kept) = self.kept.get_mut(server) {
-            kept.told = told;
+            kept.info = info;
         }
         let replaces = self.may_retire(server);
         let lacks_lane = self.lacks_lane(server);
         let id = StreamId(self.next_id);
-        let new = |short| Kept { id, unresponsive: false, aged: false, opened: now, short };
+        let new = |short| KeptStream { id, unresponsive: false, expiring: false, opened: now, short };
         let decision = match self.kept.get_mut(server) {
             None => {
                 let lanes = vec![new(0)];
-                self.kept.insert(Arc::clone(server), Server { told, distant: false, lanes });
+                self.kept.insert(Arc::clone(server), Server { info, high_rtt: false, lanes });
                 Decision::Keep(id)
             }
             Some(kept) => match kept.lanes.iter_mut().find(|lane| lane.wants_successor()) {
@@ -144,13 +144,13 @@ impl Streams {
         decision
     }
 
-    /// Changes the marks of a kept stream. If it now wants a successor and did not before: its server, and the number of streams
-    /// before it in a row that wanted one soon after their start, as this one does.
-    pub(super) fn mark(
+    /// Changes the reasons to replace a kept stream. If it now wants a successor and did not before, returns its server, and the
+    /// number of streams before it in a row that wanted one soon after their start, as this one does.
+    pub(super) fn update_kept(
         &mut self,
         now: Duration,
         id: StreamId,
-        mark: impl FnOnce(&mut Kept),
+        update: impl FnOnce(&mut KeptStream),
     ) -> Option<(Arc<str>, u32)> {
         let lanes = self
             .kept
@@ -158,23 +158,23 @@ impl Streams {
             .flat_map(|(name, server)| server.lanes.iter_mut().map(move |lane| (name, lane)));
         let (server, kept) = { lanes }.find(|(_, kept)| kept.id == id)?;
         let before = kept.wants_successor();
-        mark(kept);
+        update(kept);
         if before || !kept.wants_successor() {
             return None;
         }
-        kept.short = if now < kept.opened + SHORT { kept.short.saturating_add(1) } else { 0 };
+        kept.short = if now < kept.opened + SHORT_LIVED { kept.short.saturating_add(1) } else { 0 };
         Some((Arc::clone(server), kept.short.saturating_sub(1)))
     }
 
     /// The RTT of a stream's server is high. Returns false if that was already known.
-    pub(super) fn set_distant(&mut self, id: StreamId) -> bool {
-        self.server_of(id).is_some_and(|server| !std::mem::replace(&mut server.distant, true))
+    pub(super) fn set_high_rtt(&mut self, id: StreamId) -> bool {
+        self.server_of(id).is_some_and(|server| !std::mem::replace(&mut server.high_rtt, true))
     }
 
-    /// The server of a stream tells this number of servers.
-    pub(super) fn set_told(&mut self, id: StreamId, servers: usize) {
+    /// The server of a stream announces this number of servers.
+    pub(super) fn set_server_count(&mut self, id: StreamId, servers: usize) {
         if let Some(server) = self.server_of(id) {
-            server.told.servers = servers;
+            server.info.servers = servers;
         }
     }
 
@@ -183,7 +183,7 @@ impl Streams {
     }
 
     /// Whether another lane to the same server does not answer.
-    pub(super) fn is_lane_unresponsive_beside(&self, id: StreamId) -> bool {
+    pub(super) fn has_unresponsive_sibling_lane(&self, id: StreamId) -> bool {
         let of_server = |server: &&Server| server.lanes.iter().any(|lane| lane.id == id);
         let server = self.kept.values().find(of_server);
         server.is_some_and(|server| server.lanes.iter().any(|lane| lane.id != id && lane.unresponsive))
@@ -195,7 +195,7 @@ impl Streams {
     }
 
     /// A kept stream has ended.
-    pub(super) fn end_kept(&mut self, now: Duration, id: StreamId) -> Option<Ended> {
+    pub(super) fn end_kept(&mut self, now: Duration, id: StreamId) -> Option<EndedStream> {
         let (name, server) =
             self.kept.iter_mut().find(|(_, server)| server.lanes.iter().any(|lane| lane.id == id))?;
         let name = Arc::clone(name);
@@ -205,20 +205,20 @@ impl Streams {
         if last {
             self.kept.remove(&name);
         }
-        Some(Ended { server: name, last, long: now >= ended.opened + SHORT })
+        Some(EndedStream { server: name, last, long: now >= ended.opened + SHORT_LIVED })
     }
 
     /// Whether a stream to this server would be kept. `lanes`: also as another lane.
     pub(super) fn lacks(&self, server: &Arc<str>, lanes: bool) -> bool {
         self.kept.get(server).is_none_or(|kept| {
-            kept.lanes.iter().any(Kept::wants_successor) && self.may_retire(server)
+            kept.lanes.iter().any(KeptStream::wants_successor) && self.may_retire(server)
                 || lanes && self.lacks_lane(server)
         })
     }
 
     /// Whether a kept stream needs a replacement that its server would accept.
     pub(super) fn lack_successor(&self) -> bool {
-        self.successors_wanted(Kept::wants_successor)
+        self.successors_wanted(KeptStream::wants_successor)
     }
 
     /// Whether a server that does not answer would accept another stream.
@@ -231,14 +231,14 @@ impl Streams {
         self.kept.keys().any(|server| self.lacks_lane(server))
     }
 
-    /// The number of servers that every server told last, if it is the same.
-    pub(super) fn told(&self) -> Option<usize> {
-        let first = self.kept.values().next()?.told.servers;
-        let agree = self.kept.values().all(|kept| kept.told.servers == first);
+    /// The number of servers that every server announced last, if it is the same.
+    pub(super) fn agreed_server_count(&self) -> Option<usize> {
+        let first = self.kept.values().next()?.info.servers;
+        let agree = self.kept.values().all(|kept| kept.info.servers == first);
         agree.then_some(first).filter(|count| *count > 0)
     }
 
-    fn successors_wanted(&self, wanted: impl Fn(&Kept) -> bool) -> bool {
+    fn successors_wanted(&self, wanted: impl Fn(&KeptStream) -> bool) -> bool {
         self.kept.iter().any(|(name, server)| server.lanes.iter().any(&wanted) && self.may_retire(name))
     }
 
@@ -246,18 +246,18 @@ impl Streams {
     /// more: lanes to the others would fill them up, and a balancer that prefers the server with the fewest connections would send
     /// every attempt to that one.
     fn lacks_lane(&self, server: &Arc<str>) -> bool {
-        if self.kept.values().any(|kept| kept.told.lanes < 2) {
+        if self.kept.values().any(|kept| kept.info.lanes < 2) {
             return false;
         }
         self.kept.get(server).is_some_and(|kept| {
-            let wanted = if kept.distant && self.lanes > 1 { 2 * self.lanes } else { self.lanes };
-            kept.lanes.len() < wanted.min(kept.told.lanes).min(MAX_LANES)
+            let wanted = if kept.high_rtt && self.lanes > 1 { 2 * self.lanes } else { self.lanes };
+            kept.lanes.len() < wanted.min(kept.info.lanes).min(MAX_LANES)
         })
     }
 
     /// Whether the server would accept another stream beside the retiring ones.
     fn may_retire(&self, server: &Arc<str>) -> bool {
         let lanes = self.kept.get(server).map_or(1, |kept| kept.lanes.len());
-        self.retired.values().filter(|retired| *retired == server).count() < MOST_RETIRED * lanes
+        self.retired.values().filter(|retired| *retired == server).count() < MAX_RETIRED * lanes
     }
 }

@@ -17,7 +17,7 @@ use driver::{Chunks, CloseReason, Linger, LocalIo, Read};
 use mux::Cause;
 use net::scratch::poll_read_once;
 use serde::Serialize;
-use serve::logs::{Peer, Records, milliseconds};
+use serve::logs::{ConnectionLogWriter, Peer, milliseconds};
 use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
@@ -25,11 +25,11 @@ use tokio::time::{Instant, Sleep, sleep};
 use super::dial::Endpoint;
 
 /// The smallest and the usual largest read, in bytes. Only callers that ask for more get a larger read.
-const LEAST_READ: usize = 16 * 1024;
+const MIN_READ: usize = 16 * 1024;
 const USUAL_READ: usize = 64 * 1024;
 
 /// The largest read in bytes, whatever the caller asks for.
-const LARGEST_READ: usize = 128 * 1024;
+const MAX_READ: usize = 128 * 1024;
 
 /// How long an orderly end waits for the endpoint's own end of file.
 const LINGER: Duration = Duration::from_secs(1);
@@ -57,7 +57,7 @@ pub struct ConnInfo {
     /// Set if the trace of the dial is recorded.
     pub trace_id: Option<String>,
     /// The connection log.
-    pub records: Records,
+    pub records: ConnectionLogWriter,
 }
 
 /// A line of the connection log. Its fields are documented in docs/connection-log.md.
@@ -292,14 +292,14 @@ struct Chunk {
 
 impl Default for Chunk {
     fn default() -> Self {
-        Self { size: LEAST_READ, asked: 0, small: 0 }
+        Self { size: MIN_READ, asked: 0, small: 0 }
     }
 }
 
 impl Chunk {
     /// The next read's size, at most `max`, at least 1 byte.
     fn next(&mut self, max: usize) -> usize {
-        let largest = if max > USUAL_READ { LARGEST_READ } else { USUAL_READ };
+        let largest = if max > USUAL_READ { MAX_READ } else { USUAL_READ };
         self.size = self.size.min(largest);
         self.asked = self.size.min(max).max(1);
         self.asked
@@ -307,12 +307,12 @@ impl Chunk {
 
     fn learn(&mut self, count: usize) {
         if count >= self.asked && self.asked == self.size {
-            self.size = (self.size * 2).min(LARGEST_READ);
+            self.size = (self.size * 2).min(MAX_READ);
             self.small = 0;
         } else if count < self.size / 2 {
             self.small += 1;
             if self.small >= 2 {
-                self.size = (self.size / 2).max(LEAST_READ);
+                self.size = (self.size / 2).max(MIN_READ);
                 self.small = 0;
             }
         } else {

@@ -22,7 +22,7 @@ async fn pair() -> (ConnContext<Arc<()>>, TcpStream, Arc<()>) {
         lookup: None,
         dial: Duration::ZERO,
         trace_id: None,
-        records: Records::default(),
+        records: ConnectionLogWriter::default(),
     };
     let gauge = Arc::new(());
     (ConnContext::new(Endpoint { stream, peer }, info, gauge.clone()), endpoint, gauge)
@@ -252,6 +252,6 @@ fn reads_grow_with_full_reads_and_shrink_again() {
         chunk.next(usize::MAX);
         chunk.learn(10);
     }
-    assert_eq!(chunk.next(usize::MAX), LEAST_READ);
+    assert_eq!(chunk.next(usize::MAX), MIN_READ);
     assert_eq!(chunk.next(0), 1);
 }

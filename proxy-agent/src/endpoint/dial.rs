@@ -10,8 +10,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use net::host_port::Joined;
-use net::listen::{Priority, UNSENT};
+use net::host_port::HostPort;
+use net::listen::{NOTSENT_LOWAT, Priority};
 use rand::seq::SliceRandom;
 use rustix::io::Errno;
 use socket2::{SockRef, TcpKeepalive};
@@ -29,7 +29,7 @@ use super::resolve::Resolve;
 pub const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Smallest share of the time for one of several addresses, if that much is left (Go: 2 s).
-const LEAST_SHARE: Duration = Duration::from_secs(2);
+const MIN_ADDRESS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The head start of the preferred address family (Go: 300 ms, RFC 6555).
 const HEAD_START: Duration = Duration::from_millis(300);
@@ -112,7 +112,7 @@ impl<R: Resolve> Dialer<R> {
     /// # Errors
     /// If the lookup fails. The caller limits the time.
     pub async fn addresses(&self, host: &str) -> Result<Vec<IpAddr>, DialError> {
-        let target = Target::parse(Network::Tcp, &Joined(host, 0).to_string())?;
+        let target = Target::parse(Network::Tcp, &HostPort(host, 0).to_string())?;
         if !matches!(target.host, Host::Name(_)) {
             return Ok(Vec::new());
         }
@@ -295,14 +295,14 @@ impl Attempt {
         let socket = SockRef::from(socket);
         let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
         socket.set_tcp_keepalive(&keepalive.with_retries(KEEPALIVE_PROBES))?;
-        if self.is_to_endpoints { socket.set_tcp_notsent_lowat(UNSENT) } else { Ok(()) }
+        if self.is_to_endpoints { socket.set_tcp_notsent_lowat(NOTSENT_LOWAT) } else { Ok(()) }
     }
 }
 
 /// Go's partial deadline: an equal share of the time left, at least 2 s if that much is left.
 fn share(left: Duration, addresses: usize) -> Duration {
     let equal = left / u32::try_from(addresses.max(1)).unwrap_or(u32::MAX);
-    equal.max(LEAST_SHARE).min(left)
+    equal.max(MIN_ADDRESS_TIMEOUT).min(left)
 }
 
 #[cfg(test)]

@@ -48,7 +48,7 @@ async fn literals_names_and_mapped_addresses_connect() {
         let socket = SockRef::from(&endpoint.stream);
         assert!(socket.keepalive().unwrap());
         assert_eq!(socket.tcp_keepalive_time().unwrap(), KEEPALIVE);
-        assert_eq!(socket.tcp_notsent_lowat().unwrap(), UNSENT);
+        assert_eq!(socket.tcp_notsent_lowat().unwrap(), NOTSENT_LOWAT);
     }
 }
 

@@ -31,21 +31,21 @@ use super::error::{LookupCause, LookupError};
 
 /// The limits of a question's time-out. A dial has 5 s: an unanswered question for AAAA must end before, because the answer
 /// to the one for A waits for it.
-const LEAST_TIMEOUT: Duration = Duration::from_secs(1);
-const MOST_TIMEOUT: Duration = Duration::from_secs(4);
+const MIN_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+const MAX_ANSWER_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Shortest interval between checks of the files' modification times (Go: 5 s for both).
-const RECHECK: Duration = Duration::from_secs(5);
+const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Number of servers that are used, as in the system's resolver.
-const MOST_SERVERS: usize = 3;
+const MAX_SERVERS: usize = 3;
 
 /// Most rounds of questions to the servers, as in the system's resolver (`attempts:` of resolv.conf).
-const MOST_ATTEMPTS: usize = 5;
+const MAX_ATTEMPTS: usize = 5;
 
 /// Wait for an answer before the next question is asked; the earlier ones stay open. The 5 s default of resolv.conf is a whole
 /// dial: one silent server would use it up.
-const PATIENCE: Duration = Duration::from_millis(1500);
+const NEXT_QUESTION_DELAY: Duration = Duration::from_millis(1500);
 
 /// Resolves host names. A trait, so that tests can use a fake.
 pub trait Resolve: Send + Sync + 'static {
@@ -146,10 +146,10 @@ impl SystemResolver {
         Self { results, resolv_conf, hosts, state }
     }
 
-    /// The configuration, read again if a file has changed; checks at most once in [`RECHECK`].
+    /// The configuration, read again if a file has changed; checks at most once in [`FILE_CHECK_INTERVAL`].
     fn configured(&self) -> Arc<Configured> {
         let mut state = self.state.lock();
-        if state.checked.elapsed() >= RECHECK {
+        if state.checked.elapsed() >= FILE_CHECK_INTERVAL {
             state.checked = Instant::now();
             let stamps = [modified(&self.resolv_conf), modified(&self.hosts)];
             if stamps != state.stamps {
@@ -226,7 +226,7 @@ impl Configured {
             }
             let ended = match unasked.as_slice() {
                 [] => open.join_next().await,
-                _ => match timeout(PATIENCE, open.join_next()).await {
+                _ => match timeout(NEXT_QUESTION_DELAY, open.join_next()).await {
                     Ok(ended) => ended,
                     Err(_) => continue,
                 },
@@ -307,8 +307,8 @@ fn questions(servers: &[NameServerConfig], options: &ResolverOpts) -> Vec<Arc<Qu
             .expect("only TLS and trust anchors can fail to build, and neither is configured");
         Arc::new(Question { server: address, resolver })
     };
-    let attempts = options.attempts.clamp(1, MOST_ATTEMPTS);
-    (0..attempts).flat_map(|_| servers.iter().take(MOST_SERVERS).map(question)).collect()
+    let attempts = options.attempts.clamp(1, MAX_ATTEMPTS);
+    (0..attempts).flat_map(|_| servers.iter().take(MAX_SERVERS).map(question)).collect()
 }
 
 /// Without a file, or without a server in it, queries go to this machine, as in Go.
@@ -319,7 +319,7 @@ fn read_resolv_conf(path: &PathBuf) -> (ResolverConfig, ResolverOpts) {
         let servers = here.into_iter().map(NameServerConfig::udp_and_tcp).collect();
         (ResolverConfig::from_parts(None, Vec::new(), servers), ResolverOpts::default())
     });
-    options.timeout = options.timeout.clamp(LEAST_TIMEOUT, MOST_TIMEOUT);
+    options.timeout = options.timeout.clamp(MIN_ANSWER_TIMEOUT, MAX_ANSWER_TIMEOUT);
     options.use_hosts_file = ResolveHosts::Never;
     options.cache_size = 0;
     (config, options)

@@ -230,13 +230,13 @@ async fn every_server_is_asked_in_each_attempt() {
     let directory = tempfile::tempdir().unwrap();
     let text = "nameserver 10.0.0.1\nnameserver 10.0.0.2\noptions timeout:7 ";
     for (attempts, rounds) in
-        [("", 2), ("attempts:1", 1), ("attempts:3", 3), ("attempts:999999", MOST_ATTEMPTS)]
+        [("", 2), ("attempts:1", 1), ("attempts:3", 3), ("attempts:999999", MAX_ATTEMPTS)]
     {
         let resolver = resolver(directory.path(), &format!("{text}{attempts}\n"));
         let asked: Vec<_> =
             resolver.configured().questions.iter().map(|question| question.server.ip()).collect();
         assert_eq!(asked, ips(&["10.0.0.1", "10.0.0.2"]).repeat(rounds), "{attempts}");
-        assert_eq!(resolver.configured().questions[0].resolver.options().timeout, MOST_TIMEOUT);
+        assert_eq!(resolver.configured().questions[0].resolver.options().timeout, MAX_ANSWER_TIMEOUT);
     }
 }
 
@@ -334,7 +334,7 @@ async fn changed_files_are_read_anew() {
         "10.0.0.1:53".parse().unwrap(),
         "looked at a moment ago"
     );
-    tokio::time::advance(RECHECK).await;
+    tokio::time::advance(FILE_CHECK_INTERVAL).await;
     assert_eq!(resolver.configured().questions[0].server, "10.0.0.2:53".parse().unwrap());
 }
 

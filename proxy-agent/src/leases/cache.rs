@@ -37,15 +37,15 @@ struct Entry {
 }
 
 impl LeaseCache {
-    /// Takes a complete list. `blind_since`: the API could not be reached since then, so servers could not renew their leases
+    /// Takes a complete list. `unreachable_since`: the API could not be reached since then, so servers could not renew their leases
     /// either, and leases that counted at that time count for a full duration again.
-    pub(super) fn list(&mut self, leases: &[Lease], now: Now, blind_since: Option<Duration>) {
+    pub(super) fn replace_all(&mut self, leases: &[Lease], now: Now, unreachable_since: Option<Duration>) {
         let mut before = std::mem::take(&mut self.entries);
         for lease in leases {
             let known = before.remove_entry(&lease.metadata.name);
-            let counted = matches!((&known, blind_since), (Some((_, entry)), Some(since)) if entry.counts_until > since);
+            let counted = matches!((&known, unreachable_since), (Some((_, entry)), Some(since)) if entry.counts_until > since);
             self.entries.extend(known);
-            self.there(lease, now);
+            self.update(lease, now);
             if counted && let Some(entry) = self.entries.get_mut(&lease.metadata.name) {
                 entry.counts_until = entry.counts_until.max(now.steady + lease::duration(lease));
             }
@@ -53,7 +53,7 @@ impl LeaseCache {
     }
 
     /// Takes the present state of a lease.
-    pub(super) fn there(&mut self, lease: &Lease, now: Now) {
+    pub(super) fn update(&mut self, lease: &Lease, now: Now) {
         let name = &lease.metadata.name;
         let advertised = advertised(lease);
         let (renewed, lasts) = (lease.spec.renew_time.or(lease.spec.acquire_time), lease::duration(lease));
@@ -69,7 +69,7 @@ impl LeaseCache {
     }
 
     /// Removes a deleted lease.
-    pub(super) fn gone(&mut self, name: &str) {
+    pub(super) fn remove(&mut self, name: &str) {
         self.entries.remove(name);
     }
 
@@ -127,7 +127,7 @@ mod tests {
         let mut cache = LeaseCache::default();
         let mut over = told("over", "10.0.0.9:1");
         over.spec.renew_time = Some(Moment::from_seconds(NOW - 30));
-        cache.list(
+        cache.replace_all(
             &[told("b", "[::1]:2"), told("a", "10.0.0.1:1"), told("bad", "10.0.0.1"), over],
             at(0),
             None,
@@ -136,7 +136,7 @@ mod tests {
         let shown: Vec<_> =
             leased.advertised.iter().map(|told| format!("{} {}", told.dial, told.server_id)).collect();
         assert_eq!((leased.count, shown), (3, vec!["10.0.0.1:1 a".to_owned(), "[::1]:2 b".to_owned()]));
-        cache.there(&told("a", "10.0.0.2:1"), at(1));
+        cache.update(&told("a", "10.0.0.2:1"), at(1));
         assert_eq!(cache.leased(Duration::ZERO).advertised[0].dial.host, "10.0.0.2", "without a renewal");
     }
 
@@ -145,12 +145,12 @@ mod tests {
         let mut cache = LeaseCache::default();
         let mut never = lease("never", 0);
         never.spec.renew_time = None;
-        cache.list(&[lease("a", 0), lease("b", -10), lease("over", -30), never], at(0), None);
+        cache.replace_all(&[lease("a", 0), lease("b", -10), lease("over", -30), never], at(0), None);
         assert_eq!((count(&cache, 0), count(&cache, 19), count(&cache, 20), count(&cache, 30)), (2, 2, 1, 0));
         assert_eq!(cache.next_end(Duration::ZERO), Some(Duration::from_secs(20)));
-        cache.there(&lease("b", 15), at(15));
+        cache.update(&lease("b", 15), at(15));
         assert_eq!((count(&cache, 29), count(&cache, 30), count(&cache, 45)), (2, 1, 0));
-        cache.gone("b");
+        cache.remove("b");
         assert_eq!((count(&cache, 29), cache.next_end(Duration::from_secs(31))), (1, None));
     }
 
@@ -163,13 +163,13 @@ mod tests {
             absurd.spec.renew_time = Some(Moment::from_seconds(renewed.saturating_add(NOW)));
             absurd.spec.lease_duration_seconds = Some(lasts);
             let mut cache = LeaseCache::default();
-            cache.list(&[absurd.clone()], at(0), None);
+            cache.replace_all(&[absurd.clone()], at(0), None);
             assert_eq!(count(&cache, 3_600), 0, "{renewed} {lasts}: at first sight");
             absurd.spec.renew_time = Some(Moment::from_seconds(NOW + 1));
-            cache.there(&absurd, at(10));
+            cache.update(&absurd, at(10));
             assert_eq!((count(&cache, 11), count(&cache, 3_610)), (1, 0), "{renewed} {lasts}: renewed");
             // Seen again after an outage.
-            cache.list(&[absurd], at(20), Some(Duration::from_secs(15)));
+            cache.replace_all(&[absurd], at(20), Some(Duration::from_secs(15)));
             assert_eq!(
                 (count(&cache, 21), count(&cache, 3_620)),
                 (1, 0),
@@ -181,8 +181,8 @@ mod tests {
     #[test]
     fn complete_list_removes_missing_leases() {
         let mut cache = LeaseCache::default();
-        cache.list(&[lease("a", 0), lease("b", 0)], at(0), None);
-        cache.list(&[lease("b", 0)], at(5), None);
+        cache.replace_all(&[lease("a", 0), lease("b", 0)], at(0), None);
+        cache.replace_all(&[lease("b", 0)], at(5), None);
         assert_eq!((count(&cache, 5), count(&cache, 30)), (1, 0));
     }
 
@@ -190,10 +190,10 @@ mod tests {
     fn clocks_that_are_off_are_made_good_by_the_first_renewal() {
         for skew in [3_600, -3_600, 86_400, -86_400] {
             let mut cache = LeaseCache::default();
-            cache.list(&[lease("a", skew), lease("dead", skew)], at(0), None);
+            cache.replace_all(&[lease("a", skew), lease("dead", skew)], at(0), None);
             for step in 1..8 {
                 let seconds = step * 15;
-                cache.there(&lease("a", skew + i64::try_from(seconds).unwrap()), at(seconds));
+                cache.update(&lease("a", skew + i64::try_from(seconds).unwrap()), at(seconds));
                 let dead = usize::from(skew > 0 && seconds < 30);
                 assert_eq!(count(&cache, seconds), 1 + dead, "{skew} after {seconds} s");
             }
@@ -203,16 +203,16 @@ mod tests {
     #[test]
     fn an_expired_lease_that_was_never_seen_does_not_count_after_an_outage() {
         let mut cache = LeaseCache::default();
-        cache.list(&[lease("over", -30), lease("a", 0)], at(5), Some(Duration::ZERO));
+        cache.replace_all(&[lease("over", -30), lease("a", 0)], at(5), Some(Duration::ZERO));
         assert_eq!((count(&cache, 5), count(&cache, 30)), (1, 0));
     }
 
     #[test]
     fn after_an_outage_counted_leases_get_time_to_renew() {
         let mut cache = LeaseCache::default();
-        cache.list(&[lease("a", 0), lease("over", -29)], at(0), None);
+        cache.replace_all(&[lease("a", 0), lease("over", -29)], at(0), None);
         // The API was unreachable from 10 s to 300 s; "over" had expired before.
-        cache.list(&[lease("a", 0), lease("over", -29)], at(300), Some(Duration::from_secs(10)));
+        cache.replace_all(&[lease("a", 0), lease("over", -29)], at(300), Some(Duration::from_secs(10)));
         assert_eq!((count(&cache, 300), count(&cache, 329), count(&cache, 330)), (1, 1, 0));
     }
 }

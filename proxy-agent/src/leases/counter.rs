@@ -25,14 +25,15 @@ use crate::client_set::Leased;
 use crate::metrics::Metrics;
 
 /// Interval of lists if the API does not permit a watch.
-const POLL: Duration = Duration::from_secs(15);
-/// The pause after an error, doubled with each further error up to the second value.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const LIST_INTERVAL: Duration = Duration::from_secs(15);
+/// The pause after an error. It doubles with each further error.
+const MIN_PAUSE: Duration = Duration::from_secs(1);
+/// The longest pause after an error, without its jitter.
+const MAX_PAUSE: Duration = Duration::from_secs(30);
 /// Shortest pause between two watches, or between two checks of expiring leases.
-const BREATH: Duration = Duration::from_secs(1);
+const MIN_WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// Shortest duration of a watch; the longest is twice that, at random (client-go: 5 to 10 minutes).
-const WATCH: Duration = Duration::from_secs(300);
+const MIN_WATCH_DURATION: Duration = Duration::from_secs(300);
 
 /// Counts servers by their leases.
 pub struct LeaseCounter {
@@ -51,7 +52,7 @@ pub struct LeaseCounter {
     /// confirmed the expiry.
     believed: Duration,
     /// The API could not be reached since the last list.
-    blind: bool,
+    unreachable: bool,
     failures: u32,
     /// Earliest time of the next check of expiring leases.
     next_check: Instant,
@@ -76,7 +77,7 @@ impl LeaseCounter {
             cache: LeaseCache::default(),
             began: now,
             believed: Duration::ZERO,
-            blind: false,
+            unreachable: false,
             failures: 0,
             next_check: now,
         };
@@ -102,7 +103,7 @@ impl LeaseCounter {
                     // The resource version is too old.
                     Err(error) if error.is(410) => {
                         freshness = Freshness::Latest;
-                        sleep_until(began + self.paced(BREATH)).await;
+                        sleep_until(began + self.scaled(MIN_WATCH_INTERVAL)).await;
                         break;
                     }
                     Err(error) if error.is(403) || error.is(405) => {
@@ -112,7 +113,7 @@ impl LeaseCounter {
                         }
                         // Without watches a successful list is the only success that resets the failures.
                         self.failures = 0;
-                        sleep(self.paced(jittered(POLL))).await;
+                        sleep(self.scaled(jittered(LIST_INTERVAL))).await;
                         break;
                     }
                     Err(error) => {
@@ -120,7 +121,7 @@ impl LeaseCounter {
                         break;
                     }
                 }
-                sleep_until(began + self.paced(BREATH)).await;
+                sleep_until(began + self.scaled(MIN_WATCH_INTERVAL)).await;
             }
         }
     }
@@ -133,9 +134,9 @@ impl LeaseCounter {
             self.metrics.lease_lists.observe(status, asked.elapsed());
         }
         let list = listed?;
-        let (now, blind) = (self.now(), self.blind || list.slow);
-        self.cache.list(&list.items, now, blind.then_some(self.believed));
-        (self.believed, self.blind) = (now.steady, false);
+        let (now, unreachable) = (self.now(), self.unreachable || list.slow);
+        self.cache.replace_all(&list.items, now, unreachable.then_some(self.believed));
+        (self.believed, self.unreachable) = (now.steady, false);
         self.publish();
         Ok(list.metadata.resource_version)
     }
@@ -157,7 +158,7 @@ impl LeaseCounter {
 
     /// Watches until the watch ends; returns the version from which the next watch continues.
     async fn watch(&mut self, version: &str) -> Result<String, ApiError> {
-        let lasting = WATCH.mul_f64(1.0 + rand::random::<f64>());
+        let lasting = MIN_WATCH_DURATION.mul_f64(1.0 + rand::random::<f64>());
         let opened = self.leases.watch(&self.selector, version, lasting).await;
         self.count_call(LeaseCall::Watch, &opened);
         let (mut watch, mut version) = (opened?, version.to_owned());
@@ -173,11 +174,11 @@ impl LeaseCounter {
             match event? {
                 Some(WatchEvent::There(lease)) => {
                     version.clone_from(&lease.metadata.resource_version);
-                    self.cache.there(&lease, self.now());
+                    self.cache.update(&lease, self.now());
                 }
                 Some(WatchEvent::Gone(lease)) => {
                     version.clone_from(&lease.metadata.resource_version);
-                    self.cache.gone(&lease.metadata.name);
+                    self.cache.remove(&lease.metadata.name);
                 }
                 Some(WatchEvent::Bookmark(at)) => version = at,
                 None => return Ok(version),
@@ -195,7 +196,7 @@ impl LeaseCounter {
 
     /// A lease has expired by the observed events: lists the leases to confirm that.
     async fn check(&mut self) {
-        self.next_check = Instant::now() + self.paced(BREATH);
+        self.next_check = Instant::now() + self.scaled(MIN_WATCH_INTERVAL);
         match self.list(Freshness::Latest).await {
             Ok(_) => self.failures = 0,
             Err(error) => {
@@ -203,15 +204,15 @@ impl LeaseCounter {
                 tracing::warn!(
                     "Could not list leases to update server count, using fallback count ({count}): {error}"
                 );
-                self.set_blind(&error);
+                self.set_unreachable(&error);
                 self.next_check = Instant::now() + self.next_pause();
             }
         }
     }
 
     async fn failed(&mut self, doing: &str, error: &ApiError) {
-        self.set_blind(error);
-        let wait = self.next_pause().max(error.retry_after().unwrap_or_default().min(LONGEST_PAUSE));
+        self.set_unreachable(error);
+        let wait = self.next_pause().max(error.retry_after().unwrap_or_default().min(MAX_PAUSE));
         let (count, retry_in) = (self.known(), GoDuration::from(wait));
         tracing::error!(
             "Could not {doing} leases: {error} (the last count holds: {count}; trying again in {retry_in})"
@@ -219,21 +220,21 @@ impl LeaseCounter {
         sleep(wait).await;
     }
 
-    fn set_blind(&mut self, error: &ApiError) {
+    fn set_unreachable(&mut self, error: &ApiError) {
         self.metrics.journal.api_failed(&format!("leases: {error}"));
-        self.blind = true;
+        self.unreachable = true;
         if self.count.borrow().is_some() {
             self.publish();
         }
     }
 
     fn next_pause(&mut self) -> Duration {
-        let doubled = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(self.failures)).min(LONGEST_PAUSE);
+        let doubled = MIN_PAUSE.saturating_mul(2_u32.saturating_pow(self.failures)).min(MAX_PAUSE);
         self.failures = self.failures.saturating_add(1);
-        self.paced(jittered(doubled))
+        self.scaled(jittered(doubled))
     }
 
-    fn paced(&self, pause: Duration) -> Duration {
+    fn scaled(&self, pause: Duration) -> Duration {
         pause / self.speedup
     }
 
@@ -247,7 +248,7 @@ impl LeaseCounter {
     }
 
     fn publish(&mut self) {
-        let leased = Leased { stale: self.blind, ..self.cache.leased(self.believed) };
+        let leased = Leased { stale: self.unreachable, ..self.cache.leased(self.believed) };
         let before = self.count.borrow().as_ref().map(|leased| leased.count);
         self.count.send_if_modified(|told| {
             let changed = told.as_ref() != Some(&leased);

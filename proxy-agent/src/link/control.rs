@@ -11,11 +11,11 @@ use tokio_util::sync::CancellationToken;
 /// A server with a higher RTT gets more lanes: one lost packet holds up a lane for an RTT.
 const HIGH_RTT: Duration = Duration::from_millis(10);
 
-/// How often a new stream is asked for its RTT until it is measured.
-const RTT_EVERY: Duration = Duration::from_secs(1);
+/// Interval of the checks of a new stream's RTT until it is measured.
+const RTT_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The same afterwards, because a path may become longer.
-const RISE_EVERY: Duration = Duration::from_secs(30);
+/// The same after the measurement, because a path may become longer.
+const RTT_RECHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Serves a stream until it ends.
 pub trait LinkRunner<S>: Send + Sync + 'static {
@@ -38,7 +38,7 @@ pub enum ServerState {
     /// It has sent GOAWAY, or a proxy before it has: the stream continues, but may end soon.
     GoingAway,
     /// Its RTT is high.
-    Distant,
+    HighRtt,
     /// It tells this number of servers.
     Servers(usize),
     /// The stream has ended so, not by us. Endpoints may still take what had arrived.
@@ -69,8 +69,8 @@ pub(super) async fn watch_server(
     // A change before the first `changed` call must count, too.
     unresponsive.mark_changed();
     let (mut known, mut replaced) = (ServerState::Responsive, false);
-    let (distant, mut is_distant) = (until_distant(|| keepalive.rtt()), false);
-    tokio::pin!(distant);
+    let (high_rtt, mut has_high_rtt) = (until_high_rtt(|| keepalive.rtt()), false);
+    tokio::pin!(high_rtt);
     loop {
         let state = tokio::select! {
             () = control.retire.cancelled(), if !replaced => {
@@ -78,9 +78,9 @@ pub(super) async fn watch_server(
                 keepalive.supersede();
                 continue;
             }
-            () = &mut distant, if !is_distant => {
-                is_distant = true;
-                (control.observer)(ServerState::Distant);
+            () = &mut high_rtt, if !has_high_rtt => {
+                has_high_rtt = true;
+                (control.observer)(ServerState::HighRtt);
                 continue;
             }
             () = going_away.cancelled(), if known != ServerState::GoingAway => ServerState::GoingAway,
@@ -100,19 +100,19 @@ pub(super) async fn watch_server(
 }
 
 /// Resolves once the RTT is high. A later rise counts if two looks see it, because an overloaded machine delays pings, too.
-async fn until_distant(rtt: impl Fn() -> Option<Duration>) {
+async fn until_high_rtt(rtt: impl Fn() -> Option<Duration>) {
     let (mut was_low, mut was_high) = (false, false);
     loop {
         match rtt() {
             None => {
-                sleep(RTT_EVERY).await;
+                sleep(RTT_POLL_INTERVAL).await;
                 continue;
             }
             Some(rtt) if rtt <= HIGH_RTT => (was_low, was_high) = (true, false),
             Some(_) if was_high || !was_low => return,
             Some(_) => was_high = true,
         }
-        sleep(RISE_EVERY).await;
+        sleep(RTT_RECHECK_INTERVAL).await;
     }
 }
 
@@ -123,9 +123,9 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_may_become_distant_later() {
+    async fn the_rtt_of_a_server_may_rise_later() {
         let began = Instant::now();
-        until_distant(|| match began.elapsed().as_secs() {
+        until_high_rtt(|| match began.elapsed().as_secs() {
             0..2 => None,
             2..100 => Some(HIGH_RTT),
             _ => Some(Duration::from_millis(80)),
@@ -135,14 +135,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_busy_minute_makes_no_server_distant() {
+    async fn a_busy_minute_raises_no_rtt() {
         let began = Instant::now();
         let rtt = || match began.elapsed().as_secs() {
             100..=130 => Duration::from_millis(80),
             0..=500 => HIGH_RTT,
             _ => Duration::from_millis(80),
         };
-        until_distant(|| Some(rtt())).await;
+        until_high_rtt(|| Some(rtt())).await;
         assert!((530..=565).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
     }
 }

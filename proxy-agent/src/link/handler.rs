@@ -44,8 +44,8 @@ struct Dialing {
 /// Resolves when a retiring stream may end.
 type Done = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// The shortest time between two numbers of servers of one stream that count.
-const TOLD_EVERY: Duration = Duration::from_secs(1);
+/// A server count that a stream receives sooner after the last one is ignored.
+const MIN_COUNT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The server at the other end of a stream.
 pub(crate) struct Server {
@@ -233,7 +233,7 @@ impl<R: Resolve> LinkHandler<Agent> for AgentLinkHandler<R> {
     }
 
     fn servers_told(&mut self, servers: u32) {
-        if self.server.native && self.told.is_none_or(|told| told.elapsed() >= TOLD_EVERY) {
+        if self.server.native && self.told.is_none_or(|told| told.elapsed() >= MIN_COUNT_INTERVAL) {
             self.told = Some(Instant::now());
             (self.control.observer)(ServerState::Servers(servers as usize));
         }

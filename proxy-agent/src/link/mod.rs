@@ -18,7 +18,7 @@ use std::time::Duration;
 use driver::{Bounds, Driver, LinkEnd};
 use grpc::{ConnectionHandle, WireStream};
 use mux::{Agent, ConnectId, Negotiated};
-use serve::logs::{Peer, Records};
+use serve::logs::{ConnectionLogWriter, Peer};
 use serve::traces::Tracer;
 use tokio::task::coop::unconstrained;
 use tokio::time::sleep;
@@ -38,11 +38,11 @@ use self::handler::{AgentLinkHandler, Server};
 use self::meter::LinkMeter;
 
 /// How long the connection below a finished stream may take to end by itself.
-pub(crate) const CLOSE_WITHIN: Duration = Duration::from_secs(1);
+pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The same for a replaced stream. A congested path may still hold its last bytes, and the set names it to servers meanwhile:
-/// a server cuts the streams that are no longer named.
-const REPLACED_CLOSE_WITHIN: Duration = Duration::from_secs(10);
+/// The same for a replaced stream. A congested path may still hold its last bytes. Meanwhile the set still names the stream to
+/// servers, which cut streams that are no longer named.
+const REPLACED_CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A gRPC stream, and the connection that carries only this stream.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ pub struct Links<R> {
     dialer: Arc<Dialer<R>>,
     bounds: Bounds,
     metrics: Metrics,
-    records: Records,
+    records: ConnectionLogWriter,
     tracer: Tracer,
     pub(crate) in_flight: InFlight,
     /// The connect id ranges of streams to upstream servers.
@@ -81,7 +81,7 @@ impl<R: Resolve> Links<R> {
         dialer: Dialer<R>,
         bounds: Bounds,
         metrics: Metrics,
-        (records, tracer): (Records, Tracer),
+        (records, tracer): (ConnectionLogWriter, Tracer),
     ) -> Self {
         let (dialer, connect_ids) = (Arc::new(dialer), ConnectIdSpace::default());
         Links {
@@ -120,14 +120,14 @@ impl<R: Resolve> LinkRunner<GrpcStream> for Links<R> {
             LinkEnd::Stopped => {
                 let stopped = async {
                     stop.cancelled().await;
-                    sleep(CLOSE_WITHIN).await;
+                    sleep(CLOSE_TIMEOUT).await;
                 };
                 tokio::select! {
-                    () = connection.close(REPLACED_CLOSE_WITHIN) => {}
+                    () = connection.close(REPLACED_CLOSE_TIMEOUT) => {}
                     () = stopped => {}
                 }
             }
-            LinkEnd::Finished | LinkEnd::Failed(_) => connection.close(CLOSE_WITHIN).await,
+            LinkEnd::Finished | LinkEnd::Failed(_) => connection.close(CLOSE_TIMEOUT).await,
         }
         end
     }

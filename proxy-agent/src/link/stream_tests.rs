@@ -116,12 +116,12 @@ async fn replaced_stream_lives_until_the_server_has_its_last_bytes() {
         end = &mut stream.run => assert_eq!(end.unwrap(), LinkEnd::Stopped),
         end = &mut stream.path => panic!("the path has ended: {end:?}"),
     }
-    assert!(began.elapsed() < CLOSE_WITHIN, "the server's end is seen, not waited out");
+    assert!(began.elapsed() < CLOSE_TIMEOUT, "the server's end is seen, not waited out");
 }
 
 #[tokio::test(start_paused = true)]
 async fn last_bytes_of_a_replaced_stream_have_a_time_limit_and_a_shorter_one_after_a_stop() {
-    for (stops, limit) in [(false, REPLACED_CLOSE_WITHIN), (true, CLOSE_WITHIN)] {
+    for (stops, limit) in [(false, REPLACED_CLOSE_TIMEOUT), (true, CLOSE_TIMEOUT)] {
         let stream = Stream::replaced().await;
         let began = Instant::now();
         if stops {

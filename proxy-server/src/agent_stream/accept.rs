@@ -31,7 +31,7 @@ use crate::server_count::ServerCount;
 
 /// Time for clients to read the bytes that have arrived when the server stops with open connections. These connections are cut
 /// anyway, so the server does not wait for a client's own end as it does after an orderly end.
-const LAST_BYTES: Duration = Duration::from_millis(50);
+const LAST_BYTES_GRACE: Duration = Duration::from_millis(50);
 
 /// The path of the agents' method.
 pub(crate) const AGENT_PATH: &str = "/AgentService/Connect";
@@ -101,7 +101,7 @@ impl AgentService {
                     return None;
                 }
             };
-        let stream = self.greet(request, &link, &peer)?;
+        let stream = self.accept_stream(request, &link, &peer)?;
         self.probe_siblings(&link);
         self.warn_of_missing_identifiers();
         self.warn_of_empty_zone();
@@ -168,7 +168,7 @@ impl AgentService {
             process: offer.lanes,
             handle: handle.clone(),
         };
-        let lane = self.backends.lanes_beside(&backend).iter().find_map(|lane| lane.counted.upgrade());
+        let lane = self.backends.lanes_of_process(&backend).iter().find_map(|lane| lane.counted.upgrade());
         let counted = lane.unwrap_or_else(|| Arc::new(open));
         backend.handle.counted = Arc::downgrade(&counted);
         let registration = self.backends.register(backend).map_err(|error| {
@@ -230,7 +230,7 @@ impl AgentService {
     }
 
     /// Accepts the stream; `None` if it is lost.
-    fn greet(&self, request: Request, link: &AgentLink, peer: &AgentPeer) -> Option<WireStream> {
+    fn accept_stream(&self, request: Request, link: &AgentLink, peer: &AgentPeer) -> Option<WireStream> {
         let agent_id = Peer(&link.agent_id);
         let server_id = HeaderValue::from_str(&self.server_id).expect("the flag takes printable ASCII only");
         let mut greeting = HeaderMap::new();
@@ -320,7 +320,7 @@ impl AgentService {
             _ = &mut driver => {}
             () = self.lifetimes.end_streams.cancelled() => {
                 handle.send(Command::Finish);
-                let _ = timeout(LAST_BYTES, driver).await;
+                let _ = timeout(LAST_BYTES_GRACE, driver).await;
             }
             Some(why) = refused => {
                 tracing::warn!(

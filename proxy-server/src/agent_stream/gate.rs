@@ -23,7 +23,7 @@ pub enum IdentityBinding {
 }
 
 /// The most agents whose claims are remembered. Beyond it all are forgotten, and their claims are logged once more.
-const REMEMBERED: usize = 4_096;
+const MAX_REMEMBERED_AGENTS: usize = 4_096;
 
 /// The checks of agents: authentication, and the claims that an identity allows.
 #[derive(Debug)]
@@ -130,7 +130,7 @@ impl LoggedClaims {
     fn note(&self, agent_id: &str, claims: &str) -> Noted {
         let (agent, claims) = (self.hasher.hash_one(agent_id), self.hasher.hash_one(claims));
         let mut last = self.last.lock();
-        if last.len() >= REMEMBERED && !last.contains_key(&agent) {
+        if last.len() >= MAX_REMEMBERED_AGENTS && !last.contains_key(&agent) {
             last.clear();
         }
         match last.get(&agent) {
@@ -177,9 +177,9 @@ mod tests {
     #[test]
     fn number_of_remembered_agents_is_bounded() {
         let logged_claims = LoggedClaims::default();
-        for agent in 0..2 * REMEMBERED {
+        for agent in 0..2 * MAX_REMEMBERED_AGENTS {
             assert_eq!(logged_claims.note(&agent.to_string(), "host"), Noted::Changed);
         }
-        assert!(logged_claims.last.lock().len() <= REMEMBERED);
+        assert!(logged_claims.last.lock().len() <= MAX_REMEMBERED_AGENTS);
     }
 }

@@ -13,7 +13,7 @@ use crate::server_count::ServerCount;
 
 /// The pause between an answer and the next probe of a native agent. Go agents log each probe at `-v=4`, so they are probed
 /// only while dials wait.
-const EVERY: Duration = Duration::from_secs(10);
+const PROBE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// What a probe showed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub(super) enum Finding {
 /// The probes of one agent stream, one at a time.
 #[derive(Debug)]
 pub(super) struct PacketProbe {
-    /// A native agent is probed also while no dial waits, and each probe tells it this number.
+    /// A native agent is probed also while no dial waits, and each probe announces this number.
     pub(super) servers: Option<ServerCount>,
     sent: Option<Instant>,
     /// When to probe or, with a probe under way, when the agent is stuck; `None`: never.
@@ -38,7 +38,7 @@ pub(super) struct PacketProbe {
 impl PacketProbe {
     /// `servers`: given for a native agent.
     pub(super) fn new(servers: Option<ServerCount>) -> Self {
-        let first = Instant::now() + EVERY;
+        let first = Instant::now() + PROBE_INTERVAL;
         let due = servers.is_some().then_some(first);
         Self { servers, sent: None, due, timer: Box::pin(sleep_until(first)) }
     }
@@ -55,7 +55,7 @@ impl PacketProbe {
     /// The agent has answered.
     pub(super) fn answered(&mut self) -> Option<Finding> {
         let now = Instant::now();
-        self.due = self.servers.is_some().then_some(now + EVERY);
+        self.due = self.servers.is_some().then_some(now + PROBE_INTERVAL);
         Some(Finding::Answered(now - self.sent.take()?))
     }
 
@@ -71,13 +71,13 @@ impl PacketProbe {
             self.due = None;
             if self.sent.is_some() {
                 // The timer must run on: an answer arrives in a turn that does not poll it.
-                self.due = Some(Instant::now() + EVERY);
+                self.due = Some(Instant::now() + PROBE_INTERVAL);
                 return Some(Finding::Stuck);
             }
             self.ask(conns);
             if self.sent.is_none() {
                 // The outbox is full.
-                self.due = Some(Instant::now() + EVERY);
+                self.due = Some(Instant::now() + PROBE_INTERVAL);
             }
         }
         None

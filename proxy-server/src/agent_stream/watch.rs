@@ -1,5 +1,5 @@
-//! The watch over an agent stream beside its driver: its unanswered pings steer dials to other streams, and a shared agent id is
-//! logged.
+//! Watches an agent stream beside its driver: marks it as unresponsive while pings are unanswered, and logs an agent id that two
+//! agents share.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,7 +21,8 @@ impl AgentService {
     pub(super) async fn watch(self: Arc<Self>, handle: LinkHandle, link: LinkId, agent_id: Arc<str>) {
         let Some(keepalive) = &handle.facts.keepalive else { return };
         let (backends, metrics, toggles) = (&self.backends, &self.metrics, &self.gate.toggles);
-        let steered = steer(backends, metrics, toggles, link, keepalive.unresponsive(), &agent_id);
+        let steered =
+            follow_responsiveness(backends, metrics, toggles, link, keepalive.unresponsive(), &agent_id);
         tokio::join!(steered, self.report_shared_id(link, &handle, &agent_id));
     }
 
@@ -43,7 +44,7 @@ impl AgentService {
 
 /// Marks an agent stream as unresponsive while it does not answer pings, so that dials go to other streams, such as the agent's new
 /// one. Its open connections continue.
-async fn steer(
+async fn follow_responsiveness(
     backends: &BackendManager<LinkHandle>,
     metrics: &Metrics,
     logs: &LogLimit,
@@ -61,7 +62,7 @@ async fn steer(
         }
         if unresponsive {
             // The lanes of one agent count once.
-            if !backends.is_lane_silent_beside(link) {
+            if !backends.has_unresponsive_sibling_lane(link) {
                 metrics.unresponsive.inc();
             }
             if let Some(suppressed) = logs.due_for("unresponsive", agent_id) {
@@ -102,7 +103,8 @@ mod tests {
         let (state, watched) = watch::channel(false);
         let counted = metrics.clone();
         let _steered = AbortOnDropHandle::new(tokio::spawn(async move {
-            steer(&backends, &counted, &LogLimit::default(), LinkId(1), watched, &"a".into()).await;
+            follow_responsiveness(&backends, &counted, &LogLimit::default(), LinkId(1), watched, &"a".into())
+                .await;
         }));
         for toggle in 0..20 {
             state.send(toggle % 2 == 0).unwrap();

@@ -9,7 +9,7 @@ use super::table::AccessFlags;
 use crate::agent_stream::IdentityBinding;
 
 /// Shorter intervals would load the API server without effect: an accepted token is cached for a minute.
-const LEAST_REVIEW: Duration = Duration::from_secs(60);
+const MIN_REVIEW_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How tokens authenticate agents, if they do. `by_certificate`: agents authenticate by certificate. Either all three token
 /// flags are set or none; certificates and tokens exclude each other.
@@ -38,7 +38,7 @@ pub(super) fn token_auth(
         return Err(FlagError::needs(given, missing, fix));
     }
     let [namespace, service_account, audience] = texts.map(|(_, text)| text.clone());
-    let review_every = flags.token_review_interval.map(|interval| interval.max(LEAST_REVIEW));
+    let review_every = flags.token_review_interval.map(|interval| interval.max(MIN_REVIEW_INTERVAL));
     Ok(Some(TokenAuth { namespace, service_account, audience, review_every }))
 }
 
@@ -72,7 +72,7 @@ fn warn(flags: &AccessFlags, warnings: &mut Vec<String>) {
         warnings.push(format!("--default-route-allowed-names {without}"));
     }
     if let Some(interval) = flags.token_review_interval
-        && interval < LEAST_REVIEW
+        && interval < MIN_REVIEW_INTERVAL
     {
         warnings.push(format!("--token-review-interval={}: it counts as 1m", GoDuration::from(interval)));
     }

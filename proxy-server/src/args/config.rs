@@ -7,7 +7,7 @@ use std::time::Duration;
 use flags::{Bind, FlowOptions, LogOptions, ProfilingFlags, RecordOptions};
 
 use grpc::KeepaliveFlags;
-use net::host_port::Joined;
+use net::host_port::HostPort;
 
 use super::table::{AccessFlags, AgentFlags, FrontendFlags, KubeFlags, PortFlags, ReplicaFlags};
 use crate::frontend::Protocol;
@@ -68,7 +68,7 @@ impl fmt::Display for FrontendConfig {
             FrontendListener::Unix { path, .. } => write!(f, "{protocol}+unix:{}", path.display()),
             FrontendListener::Tcp(TlsListener { bind: Bind { host, port }, .. }) => match host.text() {
                 "" => write!(f, "{protocol}+tcp:{port}"),
-                host => write!(f, "{protocol}+tcp:{}", Joined(host, *port)),
+                host => write!(f, "{protocol}+tcp:{}", HostPort(host, *port)),
             },
         }
     }

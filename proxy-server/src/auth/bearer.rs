@@ -10,7 +10,7 @@ use super::Refused;
 /// The prefix of the token; case-sensitive, as in Go.
 const SCHEME: &str = "Bearer ";
 /// The longest accepted token, in bytes. A service account token has about 1 KiB.
-const TOKEN_LIMIT: usize = 16 * 1024;
+const MAX_TOKEN_BYTES: usize = 16 * 1024;
 
 /// An agent's token. Neither `Debug` nor `Display` shows it.
 #[derive(Clone)]
@@ -50,7 +50,7 @@ pub(super) fn take(metadata: &mut HeaderMap) -> Result<Token, Refused> {
     let Some(token) = token else {
         return Err(Refused::unknown(format!("received token does not have {SCHEME:?} prefix")));
     };
-    if token.is_empty() || token.len() > TOKEN_LIMIT {
+    if token.is_empty() || token.len() > MAX_TOKEN_BYTES {
         let why = "Failed to validate authentication token, err:the token is empty or too long";
         return Err(Refused::unknown(why));
     }

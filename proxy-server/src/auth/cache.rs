@@ -12,13 +12,13 @@ use tokio::time::Instant;
 use super::ReviewOutcome;
 
 /// How long an accepted token is cached at most; never beyond the token's own expiry.
-pub(super) const YES_HOLDS: Duration = Duration::from_secs(60);
+pub(super) const ACCEPTED_TTL: Duration = Duration::from_secs(60);
 /// How long a refused token is cached.
-pub(super) const NO_HOLDS: Duration = Duration::from_secs(5);
+pub(super) const REFUSED_TTL: Duration = Duration::from_secs(5);
 /// Accepted tokens in the cache: as many as there may be agents. Refused tokens have a limit of their own, so that invalid
 /// tokens evict no valid one.
-const MOST_YES: usize = 16_384;
-const MOST_NO: usize = 4_096;
+const MAX_ACCEPTED: usize = 16_384;
+const MAX_REFUSED: usize = 4_096;
 
 /// The SHA-256 of a token.
 pub(super) type Key = [u8; 32];
@@ -46,8 +46,10 @@ impl Cache {
     pub(super) fn put(&mut self, key: Key, verdict: ReviewOutcome, left: Option<Duration>) {
         let now = Instant::now();
         let (entries, other, holds, most) = match verdict {
-            Ok(_) => (&mut self.yes, &mut self.no, left.unwrap_or(YES_HOLDS).min(YES_HOLDS), MOST_YES),
-            Err(_) => (&mut self.no, &mut self.yes, NO_HOLDS, MOST_NO),
+            Ok(_) => {
+                (&mut self.yes, &mut self.no, left.unwrap_or(ACCEPTED_TTL).min(ACCEPTED_TTL), MAX_ACCEPTED)
+            }
+            Err(_) => (&mut self.no, &mut self.yes, REFUSED_TTL, MAX_REFUSED),
         };
         other.remove(&key);
         if entries.len() >= most {
@@ -76,7 +78,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::auth::{Doubt, Identity};
+    use crate::auth::{Identity, TokenRejection};
 
     fn jwt(claims: &str) -> String {
         format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(claims))
@@ -108,18 +110,18 @@ mod tests {
         cache.put(key("long"), Ok(Arc::clone(&who)), Some(Duration::from_secs(3_600)));
         cache.put(key("short"), Ok(Arc::clone(&who)), Some(Duration::from_secs(20)));
         cache.put(key("over"), Ok(who), Some(Duration::ZERO));
-        for n in 0..MOST_NO * 2 {
-            let doubt = Doubt { why: "no".into(), certain: true };
-            cache.put(key(&format!("garbage {n}")), Err(doubt), None);
+        for n in 0..MAX_REFUSED * 2 {
+            let rejection = TokenRejection { why: "no".into(), certain: true };
+            cache.put(key(&format!("garbage {n}")), Err(rejection), None);
         }
-        assert_eq!(cache.no.len(), MOST_NO);
+        assert_eq!(cache.no.len(), MAX_REFUSED);
         let is_yes =
             |cache: &Cache, token: &str| cache.get(&key(token)).is_some_and(|outcome| outcome.is_ok());
         assert!(is_yes(&cache, "long") && is_yes(&cache, "short") && !is_yes(&cache, "over"));
-        assert!(cache.get(&key(&format!("garbage {}", MOST_NO * 2 - 1))).is_some());
+        assert!(cache.get(&key(&format!("garbage {}", MAX_REFUSED * 2 - 1))).is_some());
         tokio::time::advance(Duration::from_secs(21)).await;
         assert!(is_yes(&cache, "long") && !is_yes(&cache, "short"));
-        assert!(cache.get(&key(&format!("garbage {}", MOST_NO * 2 - 1))).is_none());
+        assert!(cache.get(&key(&format!("garbage {}", MAX_REFUSED * 2 - 1))).is_none());
         tokio::time::advance(Duration::from_secs(40)).await;
         assert!(!is_yes(&cache, "long"));
     }

@@ -28,17 +28,17 @@ pub use binding::{Binding, Claim, Claims};
 pub use identity::Identity;
 pub use names::AllowedNames;
 pub use owners::{Owned, Owners};
-pub use reviewer::{Doubt, Review, ReviewOutcome, Reviewer, api_review};
+pub use reviewer::{Review, ReviewOutcome, Reviewer, TokenRejection, api_review};
 
 use crate::metrics::RefusedConnect;
 
-/// Pause before the next review of an open stream's token after a failed one. Longer than a refusal is cached.
-const REVIEW_AGAIN: Duration = Duration::from_secs(10);
+/// Pause between a failed review of an open stream's token and the next one. Longer than a refusal is cached.
+const REVIEW_RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Concurrent reviews for the streams of one connection, including streams that were reset meanwhile, so that one peer with
 /// invalid tokens cannot use up the limit of the whole server. (An agent has one stream on a connection; a proxy that
 /// terminates HTTP/2 in front of the server may put several agents on one.)
-const REVIEWS: usize = 16;
+const MAX_REVIEWS_PER_CONNECTION: usize = 16;
 
 /// The peer that opened an agent stream.
 #[derive(Debug, Clone)]
@@ -132,7 +132,7 @@ impl AgentAuth {
                 }
                 let verdict = reviewer.review(&token).await;
                 let verdict = verdict.ok_or_else(|| unavailable("the Kubernetes API cannot be asked now"))?;
-                let identity = verdict.map_err(|Doubt { why, .. }| {
+                let identity = verdict.map_err(|TokenRejection { why, .. }| {
                     Refused::unknown(format!("Failed to validate authentication token, err:{why}"))
                 })?;
                 let every = reviewer.recheck_every();
@@ -155,9 +155,9 @@ impl Recheck {
     pub async fn refused(&self) -> Arc<str> {
         let mut doubted = false;
         loop {
-            tokio::time::sleep(if doubted { REVIEW_AGAIN } else { self.every }).await;
+            tokio::time::sleep(if doubted { REVIEW_RETRY_INTERVAL } else { self.every }).await;
             match self.reviewer.review(&self.token).await {
-                Some(Err(doubt)) if doubt.certain || doubted => return doubt.why,
+                Some(Err(rejection)) if rejection.certain || doubted => return rejection.why,
                 Some(verdict) => doubted = verdict.is_err(),
                 None => {}
             }
@@ -169,7 +169,7 @@ impl AgentPeer {
     /// A peer without running reviews.
     pub fn new(address: SocketAddr, certificate: Option<PeerIdentity>) -> Self {
         let shown = shown(certificate.as_ref(), address);
-        Self { address, certificate, shown, reviews: Arc::new(Semaphore::new(REVIEWS)) }
+        Self { address, certificate, shown, reviews: Arc::new(Semaphore::new(MAX_REVIEWS_PER_CONNECTION)) }
     }
 }
 

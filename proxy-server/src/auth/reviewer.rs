@@ -26,11 +26,11 @@ use crate::args::TokenAuth;
 use crate::metrics::{Metrics, ReviewResult};
 
 /// Concurrent reviews.
-const AT_ONCE: usize = 32;
+const MAX_CONCURRENT_REVIEWS: usize = 32;
 /// Reviews that wait or run; further requests get no verdict. Each holds a token of 16 KiB at most.
-pub(super) const MOST_FLIGHTS: usize = 2_048;
+pub(super) const MAX_PENDING_REVIEWS: usize = 2_048;
 /// Time limit of a review, including its wait for a free place.
-const LIMIT: Duration = Duration::from_secs(10);
+const REVIEW_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Returns the API's review of a token; the texts of its errors never contain the token. [`api_review`] in production.
 pub type Review = dyn Fn(Token) -> Reviewing + Send + Sync;
@@ -40,7 +40,7 @@ type Reviewing = Pin<Box<dyn Future<Output = Result<TokenReview, ApiError>> + Se
 pub fn api_review(client: Client, audience: String) -> Box<Review> {
     Box::new(move |token| {
         let (client, audience) = (client.clone(), audience.clone());
-        Box::pin(async move { client.review_token(token.reveal(), &audience, LIMIT).await })
+        Box::pin(async move { client.review_token(token.reveal(), &audience, REVIEW_TIMEOUT).await })
     })
 }
 
@@ -62,25 +62,26 @@ struct Shared {
 #[derive(Default)]
 struct State {
     cache: Cache,
-    flights: HashMap<Key, watch::Receiver<Option<ReviewOutcome>>>,
+    pending: HashMap<Key, watch::Receiver<Option<ReviewOutcome>>>,
 }
 
 /// Removes its entry from the list of running reviews when it is dropped.
-struct Flight {
+struct PendingReview {
     shared: Arc<Shared>,
     key: Key,
 }
 
-impl Drop for Flight {
+impl Drop for PendingReview {
     fn drop(&mut self) {
-        self.shared.state.lock().flights.remove(&self.key);
+        self.shared.state.lock().pending.remove(&self.key);
     }
 }
 
 impl Reviewer {
     /// A reviewer of these service account tokens, with an empty cache.
     pub fn new(review: Box<Review>, expected: TokenAuth, clock: Clock, metrics: Metrics) -> Self {
-        let (turns, logs, state) = (Semaphore::new(AT_ONCE), LogLimit::default(), Mutex::default());
+        let (turns, logs, state) =
+            (Semaphore::new(MAX_CONCURRENT_REVIEWS), LogLimit::default(), Mutex::default());
         Self(Arc::new(Shared { review, expected, clock, turns, metrics, logs, state }))
     }
 
@@ -102,13 +103,17 @@ impl Reviewer {
             if let Some(verdict) = state.cache.get(&key) {
                 return Some(verdict);
             }
-            match state.flights.get(&key) {
+            match state.pending.get(&key) {
                 Some(under_way) => under_way.clone(),
-                None if state.flights.len() >= MOST_FLIGHTS => return None,
+                None if state.pending.len() >= MAX_PENDING_REVIEWS => return None,
                 None => {
                     let (tell, outcome) = watch::channel(None);
-                    state.flights.insert(key, outcome.clone());
-                    tokio::spawn(fly(Flight { shared: Arc::clone(&self.0), key }, token.clone(), tell));
+                    state.pending.insert(key, outcome.clone());
+                    tokio::spawn(run_review(
+                        PendingReview { shared: Arc::clone(&self.0), key },
+                        token.clone(),
+                        tell,
+                    ));
                     outcome
                 }
             }
@@ -118,23 +123,23 @@ impl Reviewer {
     }
 }
 
-async fn fly(flight: Flight, token: Token, tell: watch::Sender<Option<ReviewOutcome>>) {
-    let shared = &flight.shared;
+async fn run_review(pending: PendingReview, token: Token, tell: watch::Sender<Option<ReviewOutcome>>) {
+    let shared = &pending.shared;
     let asked = async {
         // The semaphore is never closed.
         let _turn = shared.turns.acquire().await;
         (shared.review)(token.clone()).await
     };
-    let (verdict, result) = match timeout(LIMIT, asked).await {
+    let (verdict, result) = match timeout(REVIEW_TIMEOUT, asked).await {
         Ok(Ok(review)) => {
             let verdict = judge(&shared.expected, &review, token.reveal());
             let left = cache::left(token.reveal(), shared.clock.now());
-            shared.state.lock().cache.put(flight.key, verdict.clone(), left);
+            shared.state.lock().cache.put(pending.key, verdict.clone(), left);
             let result = if verdict.is_ok() { ReviewResult::Accepted } else { ReviewResult::Refused };
             (Some(verdict), result)
         }
-        Ok(Err(error)) => shared.complain(&error.to_string()),
-        Err(_) => shared.complain("no answer within 10 s, the wait for a turn included"),
+        Ok(Err(error)) => shared.log_failure(&error.to_string()),
+        Err(_) => shared.log_failure("no answer within 10 s, the wait for a turn included"),
     };
     shared.metrics.token_reviews.count(result);
     tell.send_replace(verdict);
@@ -142,7 +147,7 @@ async fn fly(flight: Flight, token: Token, tell: watch::Sender<Option<ReviewOutc
 
 impl Shared {
     /// Logs that a token could not be reviewed.
-    fn complain(&self, error: &str) -> (Option<ReviewOutcome>, ReviewResult) {
+    fn log_failure(&self, error: &str) -> (Option<ReviewOutcome>, ReviewResult) {
         self.metrics.journal.api_failed(&format!("token review: {error}"));
         if let Some(suppressed) = self.logs.due_for("review", ()) {
             tracing::error!(
@@ -163,7 +168,7 @@ impl std::fmt::Debug for Reviewer {
 
 /// Why a token does not authenticate an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Doubt {
+pub struct TokenRejection {
     /// Go's text.
     pub why: Arc<str>,
     /// Whether the API knows the token and refuses it. Otherwise the review failed, and the cause may be the token (for
@@ -172,15 +177,15 @@ pub struct Doubt {
 }
 
 /// The result of a review: the agent's identity, or why there is none.
-pub type ReviewOutcome = Result<Arc<Identity>, Doubt>;
+pub type ReviewOutcome = Result<Arc<Identity>, TokenRejection>;
 
 /// Judges a review. `token` is the reviewed token, which is removed from the API's texts.
 pub(super) fn judge(expected: &TokenAuth, review: &TokenReview, token: &str) -> ReviewOutcome {
     if !review.error.is_empty() {
         let why = format!("lookup failed: {}", review.error.replace(token, "(the token)"));
-        return Err(Doubt { why: why.into(), certain: false });
+        return Err(TokenRejection { why: why.into(), certain: false });
     }
-    judge_user(expected, review).map_err(|why| Doubt { why: why.into(), certain: true })
+    judge_user(expected, review).map_err(|why| TokenRejection { why: why.into(), certain: true })
 }
 
 fn judge_user(expected: &TokenAuth, review: &TokenReview) -> Result<Arc<Identity>, String> {
@@ -269,8 +274,8 @@ mod tests {
             ),
         ];
         for (review, text) in rows {
-            let doubt = judge(&expected, &review, "canary").unwrap_err();
-            assert_eq!((&*doubt.why, doubt.certain), (text, review.error.is_empty()));
+            let rejection = judge(&expected, &review, "canary").unwrap_err();
+            assert_eq!((&*rejection.why, rejection.certain), (text, review.error.is_empty()));
         }
     }
 }

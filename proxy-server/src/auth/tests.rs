@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use serve::metrics::{Exposition, Registry};
 use tokio::time::{Instant, sleep};
 
-use super::reviewer::MOST_FLIGHTS;
+use super::reviewer::MAX_PENDING_REVIEWS;
 use super::*;
 use crate::args::TokenAuth;
 use crate::metrics::register;
@@ -141,8 +141,11 @@ async fn one_connection_has_few_reviews_at_once() {
     api.knows("good", USER);
     assert!(rightful.await.is_ok(), "another connection's");
     let codes = tries.join_all().await;
-    assert_eq!(codes.iter().filter(|code| **code == Code::Unavailable).count(), 100 - REVIEWS);
-    assert_eq!(api.asked(), REVIEWS + 1);
+    assert_eq!(
+        codes.iter().filter(|code| **code == Code::Unavailable).count(),
+        100 - MAX_REVIEWS_PER_CONNECTION
+    );
+    assert_eq!(api.asked(), MAX_REVIEWS_PER_CONNECTION + 1);
     assert_eq!(
         auth.admit(&mut shown(200), &other).await.unwrap_err().code,
         Code::Unknown,
@@ -155,7 +158,7 @@ async fn reviews_that_wait_are_limited() {
     let api = Arc::new(Api { delay: Duration::from_secs(20), ..Api::default() });
     let (auth, _) = auth(&api, None);
     let mut tries = tokio::task::JoinSet::new();
-    for n in 0..MOST_FLIGHTS + 100 {
+    for n in 0..MAX_PENDING_REVIEWS + 100 {
         let auth = auth.clone();
         tries.spawn(async move {
             let began = Instant::now();

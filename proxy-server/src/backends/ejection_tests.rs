@@ -53,7 +53,7 @@ async fn dials_chosen_at_once_try_an_agent_by_one() {
     let only = manager.choose("", &[other.id]).unwrap();
     assert_eq!(only.link, tried.id);
     assert_eq!(manager.choose("", &[]).unwrap().link, other.id);
-    only.flight.reached(Instant::now());
+    only.pending.reached(Instant::now());
     let more: Vec<_> = (0..64).map(|_| manager.choose("", &[]).unwrap()).collect();
     assert!(more.iter().filter(|choice| choice.link == tried.id).count() > 16, "it serves again");
 }

@@ -145,7 +145,10 @@ mod tests {
         let open = lanes[1].lane.enter();
         assert_eq!(chosen(), 3);
         manager.set_unresponsive(lanes[2].id, true);
-        assert!(manager.is_lane_silent_beside(lanes[0].id) && !manager.is_lane_silent_beside(lanes[2].id));
+        assert!(
+            manager.has_unresponsive_sibling_lane(lanes[0].id)
+                && !manager.has_unresponsive_sibling_lane(lanes[2].id)
+        );
         assert_eq!(chosen(), 2);
         manager.set_draining(lanes[1].id);
         assert_eq!(chosen(), 1, "bulk is better than a lane that drains");
@@ -181,6 +184,6 @@ mod tests {
         assert_eq!(register(3, 0).err(), Some(RegisterError::TooManyStreams));
         drop(kept.pop());
         assert!(register(3, 0).is_ok());
-        assert_eq!(manager.lanes_beside(&lane("a", 0, 0)), [0]);
+        assert_eq!(manager.lanes_of_process(&lane("a", 0, 0)), [0]);
     }
 }

@@ -8,17 +8,17 @@ use tokio::time::Instant;
 /// is tried again after half a minute.
 const DECAY: Duration = Duration::from_secs(15);
 
-/// Agents that are all quicker than this are alike: users do not notice the difference, and a short delay on a busy machine must not
-/// keep dials from an agent.
-const FLOOR: Duration = Duration::from_millis(15);
+/// A shorter expected dial time counts as this one. Users do not notice the difference, and a short delay on a busy machine must
+/// not keep dials from an agent.
+const MIN_EXPECTED_DIAL_TIME: Duration = Duration::from_millis(15);
 
-/// The largest sample. A lost SYN on the agent's way to an endpoint costs 1 s and more, and is no fault of the agent; an agent
+/// The largest sample. A lost SYN between the agent and an endpoint costs 1 s and more, and is no fault of the agent. An agent
 /// that takes longer by itself soon counts as unresponsive.
-const CEILING: Duration = Duration::from_secs(1);
+const MAX_SAMPLE: Duration = Duration::from_secs(1);
 
-/// How much more one agent must cost than the other to lose against it. It is less than 2, so that an idle agent wins against
-/// one with a dial in flight.
-const MARGIN: f64 = 1.5;
+/// An agent loses against another only if it costs more than this many times as much. The ratio is less than 2, so that an idle
+/// agent wins against one with a dial in flight.
+const MIN_COST_RATIO: f64 = 1.5;
 
 /// The recent dial times of one agent, and the dials in flight.
 ///
@@ -57,7 +57,7 @@ impl Load {
 
     /// A dial or a probe took this long. Failed and canceled dials are no samples: the endpoint may have been silent.
     pub(super) fn sample(&mut self, now: Instant, took: Duration) {
-        let (took, weight) = (took.min(CEILING).as_secs_f64(), self.weight(now));
+        let (took, weight) = (took.min(MAX_SAMPLE).as_secs_f64(), self.weight(now));
         self.expected = if took > self.expected { took } else { took + (self.expected - took) * weight };
         self.at = now;
     }
@@ -69,13 +69,13 @@ impl Load {
 
     /// The cost of one more dial: its expected time, multiplied by the dials in flight.
     fn cost(&self, now: Instant) -> f64 {
-        self.expected(now).max(FLOOR).as_secs_f64() * (f64::from(self.in_flight) + 1.0)
+        self.expected(now).max(MIN_EXPECTED_DIAL_TIME).as_secs_f64() * (f64::from(self.in_flight) + 1.0)
     }
 
     /// Whether this agent should get a dial rather than the other; `None` if both are alike.
     pub(super) fn is_less_than(&self, other: &Self, now: Instant) -> Option<bool> {
         let (one, two) = (self.cost(now), other.cost(now));
-        if one > two * MARGIN || two > one * MARGIN {
+        if one > two * MIN_COST_RATIO || two > one * MIN_COST_RATIO {
             return Some(one < two);
         }
         let (one, two) = (class(self.waiting), class(other.waiting));

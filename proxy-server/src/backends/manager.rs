@@ -199,7 +199,7 @@ impl<L: Clone> BackendManager<L> {
     }
 
     /// The streams of an agent.
-    pub fn streams_of(&self, agent_id: &str) -> Vec<LinkId> {
+    pub fn streams_of_agent(&self, agent_id: &str) -> Vec<LinkId> {
         self.shared.state.read().agents.get(agent_id).map(|agent| agent.streams.clone()).unwrap_or_default()
     }
 

@@ -55,7 +55,7 @@ pub use self::identifiers::Identifiers;
 pub use self::lane::{LaneGuard, LaneTraffic};
 pub(crate) use self::manager::AgentDescription;
 pub use self::manager::{AgentView, BackendManager, OutlierMetrics, Registration, keep_sweeping};
-pub use self::stats::{AgentStats, Flight};
+pub use self::stats::{AgentStats, PendingDial};
 use crate::limits::{MAX_AGENTS, MAX_STREAMS_PER_AGENT};
 
 serve::label! {
@@ -127,7 +127,7 @@ pub struct Choice<L> {
     /// The agent's id.
     pub agent_id: Arc<str>,
     /// Counts the dial at the agent from the choice on.
-    pub flight: Flight,
+    pub pending: PendingDial,
     /// The traffic of the stream.
     pub lane: LaneTraffic,
     /// The handle to dial through the stream.

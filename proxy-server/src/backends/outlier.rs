@@ -17,14 +17,14 @@ use tokio::time::Instant;
 
 /// Dials are counted in two periods of this length: the current and the one before.
 const PERIOD: Duration = Duration::from_secs(15);
-/// Fewer failures than this say nothing.
-const LEAST_FAILURES: u32 = 3;
+/// An agent with fewer failures is not ejected.
+const MIN_FAILURES: u32 = 3;
 /// The agent is ejected if more than one in this many of its dials fails for its own reasons.
-const MOST_FAILING: u32 = 4;
+const MAX_FAILING_DIVISOR: u32 = 4;
 /// The time of the first ejection; each further one is twice as long.
-const SHORTEST: Duration = Duration::from_secs(5);
-/// The longest time of an ejection. An agent that serves for this long begins anew with [`SHORTEST`].
-const LONGEST: Duration = Duration::from_secs(300);
+const BASE_EJECTION_TIME: Duration = Duration::from_secs(5);
+/// The longest time of an ejection. After an agent has served for this long, its next ejection takes [`BASE_EJECTION_TIME`] again.
+const MAX_EJECTION_TIME: Duration = Duration::from_secs(300);
 
 /// What an agent's dials say about the agent itself.
 #[derive(Debug)]
@@ -118,7 +118,7 @@ impl Outlier {
     /// Called about once a second. `may_eject`: few enough agents are ejected.
     pub(super) fn sweep(&mut self, now: Instant, may_eject: bool) -> Option<Change> {
         self.turn(now);
-        if self.state == State::Serving && now.saturating_duration_since(self.since) >= LONGEST {
+        if self.state == State::Serving && now.saturating_duration_since(self.since) >= MAX_EJECTION_TIME {
             self.ejections = 0;
         }
         match self.state {
@@ -137,7 +137,8 @@ impl Outlier {
     }
 
     fn eject(&mut self, now: Instant) -> Change {
-        let time = SHORTEST.saturating_mul(2_u32.saturating_pow(self.ejections)).min(LONGEST);
+        let time =
+            BASE_EJECTION_TIME.saturating_mul(2_u32.saturating_pow(self.ejections)).min(MAX_EJECTION_TIME);
         self.ejections = self.ejections.saturating_add(1);
         (self.state, self.since) = (State::Ejected { until: now + time }, now);
         let Counts { dials, failures } = self.sum();
@@ -147,7 +148,7 @@ impl Outlier {
 
     fn stands_out(&self) -> bool {
         let Counts { dials, failures } = self.sum();
-        failures >= LEAST_FAILURES && failures.saturating_mul(MOST_FAILING) > dials
+        failures >= MIN_FAILURES && failures.saturating_mul(MAX_FAILING_DIVISOR) > dials
     }
 
     fn sum(&self) -> Counts {
@@ -178,7 +179,7 @@ mod tests {
     const S: Duration = Duration::from_secs(1);
 
     fn fail(agent: &mut Outlier, now: Instant) {
-        (0..LEAST_FAILURES).for_each(|_| agent.blame(now, now));
+        (0..MIN_FAILURES).for_each(|_| agent.blame(now, now));
     }
 
     #[test]
@@ -207,31 +208,33 @@ mod tests {
         let mut agent = Outlier::new(now);
         fail(&mut agent, now);
         agent.sweep(now, true);
-        now += SHORTEST;
+        now += BASE_EJECTION_TIME;
         agent.sweep(now, true);
         agent.reached(now, now);
         assert!(agent.admits(9));
         assert_eq!(agent.sweep(now, true), None, "old failures are forgotten");
         fail(&mut agent, now);
-        assert!(matches!(agent.sweep(now, true), Some(Change::Ejected { time, .. }) if time == 2 * SHORTEST));
-        now += 2 * SHORTEST;
+        assert!(
+            matches!(agent.sweep(now, true), Some(Change::Ejected { time, .. }) if time == 2 * BASE_EJECTION_TIME)
+        );
+        now += 2 * BASE_EJECTION_TIME;
         agent.sweep(now, true);
         agent.reached(now, now);
-        agent.sweep(now + LONGEST, true);
-        fail(&mut agent, now + LONGEST);
-        let change = agent.sweep(now + LONGEST, true);
-        assert!(matches!(change, Some(Change::Ejected { time: SHORTEST, .. })), "{change:?}");
+        agent.sweep(now + MAX_EJECTION_TIME, true);
+        fail(&mut agent, now + MAX_EJECTION_TIME);
+        let change = agent.sweep(now + MAX_EJECTION_TIME, true);
+        assert!(matches!(change, Some(Change::Ejected { time: BASE_EJECTION_TIME, .. })), "{change:?}");
     }
 
     #[test]
     fn few_failures_or_a_small_share_or_old_failures_eject_no_agent() {
         let now = Instant::now();
         let mut few = Outlier::new(now);
-        (1..LEAST_FAILURES).for_each(|_| few.blame(now, now));
+        (1..MIN_FAILURES).for_each(|_| few.blame(now, now));
         assert_eq!(few.sweep(now, true), None);
         let mut share = Outlier::new(now);
         (0..40).for_each(|dial| {
-            if dial % MOST_FAILING == 0 { share.blame(now, now) } else { share.reached(now, now) }
+            if dial % MAX_FAILING_DIVISOR == 0 { share.blame(now, now) } else { share.reached(now, now) }
         });
         assert_eq!(share.sweep(now, true), None);
         let mut old = Outlier::new(now);

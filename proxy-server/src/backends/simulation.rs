@@ -53,7 +53,7 @@ async fn simulate(agents: &[Behavior], rate: u32, time: Duration, seed: u64) -> 
     };
     let _registered: Vec<_> = (0..agents.len()).map(register).collect();
     let mut rng = StdRng::seed_from_u64(seed);
-    let mut in_flight: BTreeMap<Reverse<(Instant, u64)>, Flight> = BTreeMap::new();
+    let mut in_flight: BTreeMap<Reverse<(Instant, u64)>, PendingDial> = BTreeMap::new();
     let mut outcome = Outcome { dials: vec![0; agents.len()], ejected: 0, ejections: vec![0; agents.len()] };
     let (began, mut serial, mut swept) = (Instant::now(), 0_u64, Instant::now());
     let mut was_ejected = vec![false; agents.len()];
@@ -82,13 +82,13 @@ async fn simulate(agents: &[Behavior], rate: u32, time: Duration, seed: u64) -> 
             outcome.dials[choice.handle] += 1;
             serial += 1;
             let end = now + agents[choice.handle].took;
-            in_flight.insert(Reverse((end, serial)), choice.flight);
+            in_flight.insert(Reverse((end, serial)), choice.pending);
         };
         if failed {
             let other = manager.choose_of("", (&[Health::Ready], None), &[first.link], &mut rng);
             if let Some(other) = other.filter(|other| agents[other.handle].fails == 0) {
                 take(other);
-                first.flight.stats.blame(now, now);
+                first.pending.stats.blame(now, now);
             }
             outcome.dials[first.handle] += 1;
         } else {

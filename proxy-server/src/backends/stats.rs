@@ -54,13 +54,13 @@ impl AgentStats {
     }
 
     /// A dial has chosen the agent. `None` while the agent admits no dial, unless it is the last resort.
-    pub(super) fn begin(&self, now: Instant, last_resort: bool) -> Option<Flight> {
+    pub(super) fn begin(&self, now: Instant, last_resort: bool) -> Option<PendingDial> {
         let (load, outlier) = &mut *self.0.state.lock();
         if !last_resort && !outlier.admits(load.in_flight()) {
             return None;
         }
         load.begin();
-        Some(Flight { stats: self.clone(), began: now })
+        Some(PendingDial { stats: self.clone(), began: now })
     }
 
     /// A dial that began then has failed by the agent's fault: another agent has opened the connection, or this one gave no
@@ -143,13 +143,13 @@ impl AgentStats {
 /// A dial that has chosen an agent, and has no answer yet. Dropping it ends it without a verdict about the agent: it was canceled, or failed
 /// for a reason that may be the endpoint's.
 #[derive(Debug)]
-pub struct Flight {
+pub struct PendingDial {
     /// The state of the agent.
     pub stats: AgentStats,
     began: Instant,
 }
 
-impl Flight {
+impl PendingDial {
     /// The dial is sent to the agent only now.
     pub fn sent(&mut self, now: Instant) {
         self.began = now;
@@ -163,7 +163,7 @@ impl Flight {
     }
 }
 
-impl Drop for Flight {
+impl Drop for PendingDial {
     fn drop(&mut self) {
         self.stats.0.state.lock().0.end();
     }

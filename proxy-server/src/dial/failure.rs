@@ -71,7 +71,7 @@ impl DialFailure {
     pub fn may_be_the_agents(&self) -> bool {
         let DialFailure::Refused(text) = self else { return false };
         let text = text.to_lowercase();
-        AGENTS_OWN.iter().any(|own| text.contains(own))
+        AGENT_FAULT_TEXTS.iter().any(|own| text.contains(own))
     }
 
     /// Whether the endpoint has refused, not a name server.
@@ -124,9 +124,9 @@ impl DialFailure {
             DialFailure::TimedOut => ("backend dial timed out before connection was established", None),
             DialFailure::LinkLost => ("backend context closed before connection was established", None),
             DialFailure::Closed => ("Dial terminated (DIAL_CLS) by backend", None),
-            DialFailure::SendFailed => (NOT_SENT, Some("pending dials")),
-            DialFailure::Full => (NOT_SENT, Some("connections")),
-            DialFailure::NoMemory => (NOT_SENT, Some("memory")),
+            DialFailure::SendFailed => (SEND_FAILED_TEXT, Some("pending dials")),
+            DialFailure::Full => (SEND_FAILED_TEXT, Some("connections")),
+            DialFailure::NoMemory => (SEND_FAILED_TEXT, Some("memory")),
         };
         let suppressed = limit.map(|limit| limited.due_for(limit, stages.agent.as_deref()));
         if suppressed == Some(None) {
@@ -145,12 +145,12 @@ impl DialFailure {
     }
 }
 
-/// Go's line for a dial that no agent got.
-const NOT_SENT: &str = "DIAL_REQ to Backend failed";
+/// Go's log line for a dial that reached no agent.
+const SEND_FAILED_TEXT: &str = "DIAL_REQ to Backend failed";
 
 /// Parts of an agent's error texts, in lower case, that may name the agent's own fault (texts of Go's package net, of Linux, and of
 /// our agent).
-const AGENTS_OWN: [&str; 10] = [
+const AGENT_FAULT_TEXTS: [&str; 10] = [
     "no route to host",
     "network is unreachable",
     "network is down",

@@ -34,27 +34,27 @@ use crate::metrics::latency;
 /// kube-apiserver, so that both get an answer.
 pub const DEFAULT_DIAL_TIMEOUT: Duration = Duration::from_secs(25);
 
-/// Every agent answers a dial within this time, Go's too: they give up an endpoint after 5 s.
-const ANSWERS_WITHIN: Duration = Duration::from_secs(6);
+/// Agents, Go's too, answer a dial within this time: they give up on an endpoint after 5 s.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(6);
 
-/// How long after the server's start dials wait for the first agent: after a restart the agents return within moments,
-/// kube-apiserver at once.
-const FIRST_AGENT_WITHIN: Duration = Duration::from_secs(5);
+/// Dials wait for the first agent until this long after the server's start. After a restart kube-apiserver returns at once, and the
+/// agents a moment later.
+const FIRST_AGENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long such a dial waits for a suitable stream once an agent has registered: the first stream may be lost at once.
-const NEXT_AGENT_WITHIN: Duration = Duration::from_secs(1);
+const NEXT_AGENT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The interval at which a dial looks for its first agent.
-const BREATH: Duration = Duration::from_millis(50);
+const FIRST_AGENT_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The interval at which a dial looks for an agent that is better than the one that it waits for.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+const BETTER_AGENT_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The pause of a dial that cannot move, because the other agent is full.
 const FULL_PAUSE: Duration = Duration::from_secs(1);
 
 /// Only in debug builds: a dial of this target panics, so that tests see what a panic ends.
-const PANICS: &str = "panic-server.invalid:1";
+const PANIC_TARGET: &str = "panic-server.invalid:1";
 
 serve::families! {
     /// The metrics of dials.
@@ -168,7 +168,7 @@ impl Dialer {
     /// # Errors
     /// The one reason why there is no connection.
     pub async fn dial(&self, target: &Target, stages: &mut DialStages) -> Result<Dialed, DialFailure> {
-        debug_assert_ne!(target.address, PANICS, "injected by a test");
+        debug_assert_ne!(target.address, PANIC_TARGET, "injected by a test");
         let _pending = LiveGuard::enter(&self.metrics.pending);
         stages.span = self.tracer.span("dial", Kind::Server, None);
         stages.span.set("server.address", &target.address);
@@ -199,7 +199,7 @@ impl Dialer {
             return self.try_link(self.reserve(choice)?, target, deadline, stages).await;
         }
         let first = self.first_choice(&target.host, deadline).await.ok_or(DialFailure::NoAgent)?;
-        let (tried, stats, strategy) = (first.link, first.flight.stats.clone(), first.strategy);
+        let (tried, stats, strategy) = (first.link, first.pending.stats.clone(), first.strategy);
         stages.agent = Some(Arc::clone(&first.agent_id));
         let failure = match self.reserve(first) {
             Err(full) => full,
@@ -225,7 +225,7 @@ impl Dialer {
 
     /// Chooses a stream. In the server's first seconds, a dial that comes before the first agent waits.
     async fn first_choice(&self, host: &str, deadline: Instant) -> Option<Choice<LinkHandle>> {
-        let mut until = deadline.min(self.started + FIRST_AGENT_WITHIN);
+        let mut until = deadline.min(self.started + FIRST_AGENT_TIMEOUT);
         // Asked before the choice: an agent that registers in between does not end the wait.
         let mut waits = Instant::now() < until && !self.backends.has_had_agents();
         loop {
@@ -233,9 +233,9 @@ impl Dialer {
             if choice.is_some() || !waits {
                 return choice;
             }
-            sleep_until(until.min(Instant::now() + BREATH)).await;
+            sleep_until(until.min(Instant::now() + FIRST_AGENT_POLL_INTERVAL)).await;
             if self.backends.has_had_agents() {
-                until = until.min(Instant::now() + NEXT_AGENT_WITHIN);
+                until = until.min(Instant::now() + NEXT_AGENT_TIMEOUT);
             }
             waits = Instant::now() < until;
         }
@@ -243,7 +243,7 @@ impl Dialer {
 
     /// Takes a slot for a connection through the chosen agent.
     fn reserve(&self, choice: Choice<LinkHandle>) -> Result<Reserved, DialFailure> {
-        let slot = self.budget.connection(choice.flight.stats.budget()).ok_or(DialFailure::Full)?;
+        let slot = self.budget.connection(choice.pending.stats.budget()).ok_or(DialFailure::Full)?;
         Ok((choice, slot))
     }
 
@@ -256,12 +256,12 @@ impl Dialer {
         (stages, stats, strategy): (&mut DialStages, &AgentStats, Strategy),
         failure: DialFailure,
     ) -> Result<Dialed, DialFailure> {
-        let tried = self.backends.streams_of(stages.agent.as_deref().unwrap_or_default());
+        let tried = self.backends.streams_of_agent(stages.agent.as_deref().unwrap_or_default());
         let second = self.backends.choose_ready(&target.host, strategy, &tried);
         let Some(second) = second.and_then(|second| self.reserve(second).ok()) else { return Err(failure) };
         let second_id = Arc::clone(&second.0.agent_id);
         let (began, now) = (deadline - self.timeout, Instant::now());
-        let outcome = self.try_link(second, target, deadline.min(now + ANSWERS_WITHIN), stages).await;
+        let outcome = self.try_link(second, target, deadline.min(now + ANSWER_TIMEOUT), stages).await;
         if outcome.is_ok() {
             // A refusal that the second agent reports is no proof: it may be a lie.
             stats.blame(Instant::now(), began);
@@ -276,7 +276,7 @@ impl Dialer {
     /// Resolves with another agent that has room, once the first one does not answer pings and the other does.
     async fn better(&self, tried: LinkId, agent_id: &str, host: &str) -> Reserved {
         loop {
-            sleep(LOOK_EVERY).await;
+            sleep(BETTER_AGENT_POLL_INTERVAL).await;
             if !self.backends.is_another_better(tried, host) {
                 continue;
             }
@@ -319,27 +319,27 @@ impl Dialer {
         deadline: Instant,
         stages: &mut DialStages,
     ) -> Result<Dialed, DialFailure> {
-        let Choice { mut flight, handle, agent_id, lane, .. } = choice;
-        let turn = timeout_at(deadline, self.budget.dial(flight.stats.budget())).await;
+        let Choice { mut pending, handle, agent_id, lane, .. } = choice;
+        let turn = timeout_at(deadline, self.budget.dial(pending.stats.budget())).await;
         let _turn = turn.map_err(|_| DialFailure::SendFailed)?;
         let began = Instant::now();
         let mut span = stages.send(began);
         span.set("konnectivity.agent.id", &agent_id);
-        flight.sent(began);
+        pending.sent(began);
         let on_lane = lane.enter();
         let dial = handle.dial(target.protocol.clone(), target.address.clone(), span.context());
         let outcome = timeout_at(deadline, dial).await.map_err(|_| DialFailure::TimedOut).flatten();
         self.metrics.attempts.count(Attempt::of(&outcome));
-        flight.stats.dialed(outcome.as_ref().err().map(ToString::to_string));
+        pending.stats.dialed(outcome.as_ref().err().map(ToString::to_string));
         let now = Instant::now();
         stages.answered = Some(now);
         span.end(outcome.as_ref().map(drop).map_err(|failure| failure as &dyn std::fmt::Display));
         if reached_endpoint(&outcome) {
-            flight.reached(now);
+            pending.reached(now);
         } else if outcome.as_ref().is_err_and(|error| *error == DialFailure::TimedOut)
-            && now >= began + ANSWERS_WITHIN
+            && now >= began + ANSWER_TIMEOUT
         {
-            flight.stats.blame(now, began);
+            pending.stats.blame(now, began);
         }
         Ok(Dialed { connection: outcome?, place: (slot, on_lane) })
     }

@@ -153,7 +153,7 @@ async fn opens_through_the_chosen_agent() {
 #[tokio::test(start_paused = true)]
 async fn without_an_agent_it_fails_at_once() {
     let bench = bench(Duration::ZERO, many(), &[]);
-    sleep(FIRST_AGENT_WITHIN).await;
+    sleep(FIRST_AGENT_TIMEOUT).await;
     let began = Instant::now();
     assert_eq!(bench.dial().await.unwrap_err(), DialFailure::NoAgent);
     assert_eq!(began.elapsed(), Duration::ZERO);
@@ -277,7 +277,7 @@ async fn the_second_try_after_an_answer_is_short() {
     let bench = bench(Duration::ZERO, many(), &[Script::Fail(SOON, own.clone()), Script::Silent]);
     let started = Instant::now();
     assert_eq!(bench.dial().await.unwrap_err(), own);
-    assert!(started.elapsed() <= SOON + ANSWERS_WITHIN + SOON);
+    assert!(started.elapsed() <= SOON + ANSWER_TIMEOUT + SOON);
 }
 
 #[tokio::test(start_paused = true)]
@@ -463,7 +463,7 @@ async fn a_dial_leaves_each_agent_that_ceases_to_answer() {
     let bench = bench(Duration::ZERO, many(), &[Script::Silent, Script::Silent, Script::Open(SOON)]);
     let silences = async {
         first_falls_silent(&bench, SOON).await;
-        sleep(LOOK_EVERY).await;
+        sleep(BETTER_AGENT_POLL_INTERVAL).await;
         bench.dialer.backends.set_unresponsive(bench.kept[1].id, true);
     };
     let (agent, ()) = tokio::join!(bench.dialed_by(), silences);

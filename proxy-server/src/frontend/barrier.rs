@@ -1,5 +1,5 @@
 //! Holds an endpoint's payload back from a client that has just received the answer to its dial: until the client's first byte,
-//! or for [`LONGEST`].
+//! or for [`MAX_HOLD`].
 //!
 //! Both frontends need it, because their clients may not take payload that comes with the answer to the dial:
 //! kube-apiserver fails when one read brings more than the head of a 200, and the Go client drops DATA and CLOSE_RSP until
@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 /// How long payload waits for a client that sends nothing.
-pub(super) const LONGEST: Duration = Duration::from_millis(50);
+pub(super) const MAX_HOLD: Duration = Duration::from_millis(50);
 
 /// See the module. Reading from the client is never delayed.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub struct FirstByteBarrier {
 impl FirstByteBarrier {
     /// A barrier for a client that has just been sent its answer.
     pub fn start() -> Self {
-        FirstByteBarrier { until: Some(Instant::now() + LONGEST), timer: None }
+        FirstByteBarrier { until: Some(Instant::now() + MAX_HOLD), timer: None }
     }
 
     /// Ready when payload may go to the client.
@@ -90,7 +90,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn payload_that_comes_late_does_not_wait() {
         let mut barrier = FirstByteBarrier::start();
-        tokio::time::advance(LONGEST).await;
+        tokio::time::advance(MAX_HOLD).await;
         let mut cx = Context::from_waker(std::task::Waker::noop());
         assert!(barrier.poll_lifted(&mut cx).is_ready());
     }

@@ -10,7 +10,7 @@ use driver::{CloseReason, Fill};
 use flags::GoDuration;
 use mux::Cause;
 use serde::Serialize;
-use serve::logs::{Peer, Records, milliseconds};
+use serve::logs::{ConnectionLogWriter, Peer, milliseconds};
 use serve::metrics::LiveGuard;
 use tokio::time::Instant;
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -37,7 +37,7 @@ pub struct ConnInfo {
     /// The stages of the dial.
     pub stages: DialStages,
     /// The connection log.
-    pub records: Records,
+    pub records: ConnectionLogWriter,
     /// The server's metrics.
     pub metrics: Metrics,
 }
@@ -76,7 +76,7 @@ impl ConnInfo {
         frontend: &'static str,
         peer: Arc<str>,
         target: Target,
-        (records, metrics): (Records, Metrics),
+        (records, metrics): (ConnectionLogWriter, Metrics),
     ) -> Self {
         let stages = DialStages::default();
         ConnInfo { id, frontend, peer, target, connect_id: 0, stages, records, metrics }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use grpc::authority::AuthorityPatch;
 use grpc::{Code, ConnectionError, Request, ServerSettings, serve_connection_until};
 use http::HeaderMap;
-use net::listen::{AcceptLoop, LinkSocket, Priority, UNSENT, UnixSocket};
+use net::listen::{AcceptLoop, LinkSocket, NOTSENT_LOWAT, Priority, UnixSocket};
 use net::tls::{PeerIdentity, ReadAhead, ServerStream, ServerTls};
 use parking_lot::Mutex;
 use serve::logs::Peer;
@@ -151,7 +151,7 @@ fn admit(
     }
     let moved = arrived.move_here(READ_AHEAD, Priority::Client).and_then(|()| {
         let socket = arrived.stream.get_ref().0.get_ref().stream();
-        SockRef::from(socket).set_tcp_notsent_lowat(UNSENT)
+        SockRef::from(socket).set_tcp_notsent_lowat(NOTSENT_LOWAT)
     });
     if let Err(error) = moved {
         if let Some(suppressed) = arrived.slot.log_due("socket") {

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use commands::probe::Protocol;
 use net::listen::{Priority, descriptor_limit};
-use serve::logs::{LogLimit, Records};
+use serve::logs::{ConnectionLogWriter, LogLimit};
 use serve::metrics::LiveGuard;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -46,7 +46,7 @@ pub struct Frontend {
     /// is closed.
     pub lifetimes: TaskTracker,
     /// The connection log.
-    pub records: Records,
+    pub records: ConnectionLogWriter,
     /// Its name in logs and metrics if the process has several frontends.
     pub name: Option<FrontendName>,
     /// Canceled when a shutdown begins: HTTP/2 connections then send GOAWAY, so that their clients open new ones, to a successor

@@ -12,7 +12,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use driver::{Chunks, CloseReason, LocalIo, MemoryLimiter, Read};
 use grpc::{Code, Incoming, Wire, WireError};
 use mux::{Cause, Packet};
-use serve::logs::{LogLimit, Records};
+use serve::logs::{ConnectionLogWriter, LogLimit};
 use serve::metrics::{Exposition, Registry};
 use tokio::io::{AsyncWrite, DuplexStream};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
@@ -58,7 +58,7 @@ impl Readings {
 pub(super) fn connection_log(readings: &Readings) -> ConnectionLog {
     let metrics = readings.metrics.clone();
     let target = Target::new("tcp", "node:1");
-    let own = (Records::default(), metrics.clone());
+    let own = (ConnectionLogWriter::default(), metrics.clone());
     let identity = ConnInfo::new(1, "http-connect", "test".into(), target, own);
     let live =
         OpenGuard { _by_protocol: metrics.http_connections.enter(), _by_frontend: None, _permit: None };
@@ -77,7 +77,7 @@ pub(super) struct ScriptedDial {
 pub(super) fn frontend(dialer: Dialer, readings: &Readings, lifetimes: &TaskTracker) -> Frontend {
     let (metrics, lifetimes) = (readings.metrics.clone(), lifetimes.clone());
     let (draining, streams) = (CancellationToken::new(), Arc::new(Semaphore::new(3)));
-    let (records, logs) = (Records::default(), LogLimit::default());
+    let (records, logs) = (ConnectionLogWriter::default(), LogLimit::default());
     Frontend { dialer, metrics, lifetimes, records, name: None, draining, streams, logs }
 }
 

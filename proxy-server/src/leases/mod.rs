@@ -28,7 +28,7 @@ const JITTER: f64 = 0.04;
 /// The prefix of lease names; the server id follows.
 const NAME: &str = "konnectivity-proxy-server-";
 /// Time limit for the end of our own lease: a running renewal and the deletion.
-const STOP_WITHIN: Duration = Duration::from_secs(3);
+const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The content of the leases, and the intervals.
 #[derive(Clone)]
@@ -92,12 +92,12 @@ impl LeaseController {
     }
 
     /// Ends both tasks and deletes our lease, so that agents do not look for a server that has gone. Returns within
-    /// [`STOP_WITHIN`].
+    /// [`STOP_TIMEOUT`].
     pub async fn stop(mut self) {
         self.stop.cancel();
         let [renewer, collector] = &mut self.tasks;
         let ended = async { tokio::join!(renewer, collector) };
-        if timeout(STOP_WITHIN, ended).await.is_err() {
+        if timeout(STOP_TIMEOUT, ended).await.is_err() {
             tracing::warn!("The lease could not be deleted in time; it expires within 30 s");
         }
     }

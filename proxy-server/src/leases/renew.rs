@@ -13,9 +13,9 @@ use crate::metrics::Metrics;
 
 /// Retries after the first attempt of a period (client-go's lease controller: 5).
 const RETRIES: u32 = 5;
-/// Pauses before the retries: doubled each time, up to the second value.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(7);
+/// The pause before the first retry. It doubles with each retry, up to [`MAX_PAUSE`].
+const MIN_PAUSE: Duration = Duration::from_millis(100);
+const MAX_PAUSE: Duration = Duration::from_secs(7);
 
 /// Creates, renews and deletes our lease.
 pub(super) struct Renewer {
@@ -62,7 +62,7 @@ impl Renewer {
                 return;
             }
             tracing::debug!(lease, %error, attempt, "The lease could not be renewed");
-            let wait = backoff(attempt).max(error.retry_after().unwrap_or_default().min(LONGEST_PAUSE));
+            let wait = backoff(attempt).max(error.retry_after().unwrap_or_default().min(MAX_PAUSE));
             tokio::select! {
                 () = sleep(wait) => {}
                 () = stop.cancelled() => return,
@@ -141,5 +141,5 @@ impl Renewer {
 }
 
 fn backoff(attempt: u32) -> Duration {
-    FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(attempt)).min(LONGEST_PAUSE)
+    MIN_PAUSE.saturating_mul(2_u32.saturating_pow(attempt)).min(MAX_PAUSE)
 }

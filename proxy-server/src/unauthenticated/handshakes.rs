@@ -2,7 +2,7 @@
 //! priority.
 //!
 //! Until its ClientHello is complete a connection costs only a slot and a socket; cryptography starts after that. Each
-//! handshake is limited to [`HANDSHAKE_LIMIT`].
+//! handshake is limited to [`HANDSHAKE_TIMEOUT`].
 //!
 //! A panic of the task that accepts continues in the task that takes the connections, so that the listener ends visibly.
 
@@ -13,7 +13,7 @@ use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use net::listen::{AcceptLoop, HANDSHAKE_LIMIT, LinkSocket, Priority, Source, tune};
+use net::listen::{AcceptLoop, HANDSHAKE_TIMEOUT, LinkSocket, Priority, Source, tune};
 use net::tls::{HandshakeError, ReadAhead, ServerStream, ServerTls};
 use rustix::io::Errno;
 use rustix::process::{getpriority_process, setpriority_process};
@@ -158,10 +158,10 @@ async fn serve(
         tls.accept_with(LinkSocket::new(stream), on_hello).await
     };
     let shaken = tokio::select! {
-        shaken = timeout(HANDSHAKE_LIMIT, handshake) => shaken,
+        shaken = timeout(HANDSHAKE_TIMEOUT, handshake) => shaken,
         () = evicted.cancelled() => return,
     };
-    match shaken.unwrap_or(Err(HandshakeError::Timeout(HANDSHAKE_LIMIT))) {
+    match shaken.unwrap_or(Err(HandshakeError::Timeout(HANDSHAKE_TIMEOUT))) {
         Ok(stream) => {
             let stream = Box::new(stream);
             slot.renew();
@@ -231,7 +231,7 @@ mod tests {
         let (_done, arrived) = unbounded_channel();
         let accepting = AbortOnDropHandle::new(tokio::spawn(async { panic!("injected") }));
         let mut listener = AcceptLoop::new(Handshakes { arrived, accepting }, "test");
-        let ended = timeout(HANDSHAKE_LIMIT, tokio::spawn(async move { listener.accept().await.address }));
+        let ended = timeout(HANDSHAKE_TIMEOUT, tokio::spawn(async move { listener.accept().await.address }));
         assert!(ended.await.unwrap().unwrap_err().is_panic());
     }
 

@@ -7,10 +7,10 @@ use crate::api::Status;
 use crate::config::Server;
 
 /// The longest text of the API that is passed on, in bytes.
-const SHOWN: usize = 300;
+const MAX_TEXT_BYTES: usize = 300;
 
 /// Replaces a token that the API has quoted.
-const HIDDEN: &str = "(the token)";
+const TOKEN_PLACEHOLDER: &str = "(the token)";
 
 /// A failed call. No text contains a token.
 #[derive(Debug, thiserror::Error)]
@@ -45,7 +45,7 @@ impl ApiError {
     }
 
     /// The answer is invalid.
-    pub(super) fn nonsense(why: &str) -> Self {
+    pub(super) fn invalid_answer(why: &str) -> Self {
         let text = format!("the Kubernetes API answered nonsense: {why}");
         Self::Unanswered { cause: "nonsense", text }
     }
@@ -71,7 +71,7 @@ impl ApiError {
         let status: Status = serde_json::from_slice(body).unwrap_or_default();
         // Before anything is cut: a part of the secret would not be found.
         let clean = |text: &str| match secret.filter(|secret| !secret.is_empty()) {
-            Some(secret) => clean(&text.replace(secret, HIDDEN)),
+            Some(secret) => clean(&text.replace(secret, TOKEN_PLACEHOLDER)),
             None => clean(text),
         };
         let message = match status.message.as_str() {
@@ -116,7 +116,7 @@ impl ApiError {
 /// One line, cut.
 fn clean(text: &str) -> String {
     let text = text.trim();
-    let cut = text.get(..text.floor_char_boundary(SHOWN)).unwrap_or(text);
+    let cut = text.get(..text.floor_char_boundary(MAX_TEXT_BYTES)).unwrap_or(text);
     cut.chars()
         .flat_map(|c| if c.is_control() { c.escape_debug().collect::<Vec<_>>() } else { vec![c] })
         .collect()
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn a_quoted_token_is_hidden_before_the_text_is_cut() {
         let token = "canary".repeat(20);
-        for before in (0..SHOWN + 10).step_by(7) {
+        for before in (0..MAX_TEXT_BYTES + 10).step_by(7) {
             let text = format!("{}{token} is not valid", "x".repeat(before));
             let status = serde_json::json!({ "message": text, "reason": text }).to_string();
             for body in [&status, &text] {

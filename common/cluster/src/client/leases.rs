@@ -14,9 +14,9 @@ use super::{ApiError, Call, Client, escaped};
 use crate::api::{Lease, LeaseList};
 
 /// The time-out of a call. The next renewal follows after 15 s.
-const CALL_LIMIT: Duration = Duration::from_secs(10);
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time-out of a list, which may be long.
-const LIST_LIMIT: Duration = Duration::from_secs(30);
+const LIST_TIMEOUT: Duration = Duration::from_secs(30);
 /// See [`LeaseList::slow`].
 const SLOW: Duration = Duration::from_secs(2);
 
@@ -53,7 +53,7 @@ impl Leases {
         }
         let path = format!("{}?{}", self.path, query.trim_start_matches('&'));
         let asked = Instant::now();
-        let list: LeaseList = self.client.call(Call::new(Method::GET, path, LIST_LIMIT)).await?;
+        let list: LeaseList = self.client.call(Call::new(Method::GET, path, LIST_TIMEOUT)).await?;
         Ok(LeaseList { slow: asked.elapsed() >= SLOW, ..list })
     }
 
@@ -62,7 +62,7 @@ impl Leases {
     /// # Errors
     /// See [`ApiError`]; 404 if there is none.
     pub async fn get(&self, name: &str) -> Result<Lease, ApiError> {
-        self.client.call(Call::new(Method::GET, self.named(name), CALL_LIMIT)).await
+        self.client.call(Call::new(Method::GET, self.named(name), CALL_TIMEOUT)).await
     }
 
     /// Creates a lease.
@@ -105,7 +105,7 @@ impl Leases {
             escaped(version),
             lasting.as_secs(),
         );
-        let (response, pooled) = self.client.open(Call::new(Method::GET, path, CALL_LIMIT)).await?;
+        let (response, pooled) = self.client.open(Call::new(Method::GET, path, CALL_TIMEOUT)).await?;
         Ok(Watch::new(response.into_body(), pooled))
     }
 
@@ -119,9 +119,10 @@ impl Leases {
         path: String,
         body: &impl Serialize,
     ) -> Result<T, ApiError> {
-        let body = serde_json::to_vec(body).map_err(|_| ApiError::nonsense("a lease that is not JSON"))?;
+        let body =
+            serde_json::to_vec(body).map_err(|_| ApiError::invalid_answer("a lease that is not JSON"))?;
         let body = Some(Bytes::from(body));
-        self.client.call(Call { body, ..Call::new(method, path, CALL_LIMIT) }).await
+        self.client.call(Call { body, ..Call::new(method, path, CALL_TIMEOUT) }).await
     }
 }
 

@@ -34,7 +34,7 @@ use limit::RateLimit;
 use pool::{Pool, Pooled};
 
 /// The longest answer, in bytes: some ten thousand leases.
-const ANSWER_LIMIT: usize = 16 << 20;
+const MAX_ANSWER_BYTES: usize = 16 << 20;
 /// JSON, whatever `--kube-api-content-type` says: all API servers support it.
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// Characters that need no escape in a path segment or a query value.
@@ -115,7 +115,7 @@ impl Client {
         let (body, secret) = (Some(Bytes::from(body.to_string())), Some(token.to_owned()));
         let call = Call { body, secret, ..Call::new(Method::POST, path, limit) };
         let answer: Answer = self.call(call).await?;
-        answer.status.ok_or_else(|| ApiError::nonsense("a TokenReview without status"))
+        answer.status.ok_or_else(|| ApiError::invalid_answer("a TokenReview without status"))
     }
 
     /// Reads any object at `path`, which includes the query; [`escaped`] escapes its parts.
@@ -128,7 +128,7 @@ impl Client {
 
     /// Sends a call and parses its answer.
     async fn call<T: DeserializeOwned>(&self, call: Call) -> Result<T, ApiError> {
-        serde_json::from_slice(&self.body(call).await?).map_err(|_| ApiError::nonsense("no such JSON"))
+        serde_json::from_slice(&self.body(call).await?).map_err(|_| ApiError::invalid_answer("no such JSON"))
     }
 
     async fn body(&self, call: Call) -> Result<Bytes, ApiError> {
@@ -213,10 +213,10 @@ impl Client {
     }
 
     async fn read(&self, response: Response<Incoming>) -> Result<Bytes, ApiError> {
-        match Limited::new(response.into_body(), ANSWER_LIMIT).collect().await {
+        match Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await {
             Ok(body) => Ok(body.to_bytes()),
             Err(error) if error.is::<http_body_util::LengthLimitError>() => {
-                Err(ApiError::nonsense("too much"))
+                Err(ApiError::invalid_answer("too much"))
             }
             Err(error) => Err(ApiError::unreachable(&self.0.config.server, &error)),
         }
@@ -250,7 +250,7 @@ impl Client {
             request = request.header(CONTENT_TYPE, JSON);
         }
         let body = Full::new(call.body.clone().unwrap_or_default());
-        request.body(body).map_err(|_| ApiError::nonsense("a path or host that no request can have"))
+        request.body(body).map_err(|_| ApiError::invalid_answer("a path or host that no request can have"))
     }
 }
 

@@ -9,11 +9,11 @@ use tokio::time::Instant;
 use super::connect::Sender;
 
 /// The highest number of idle connections.
-const IDLE: usize = 4;
+const MAX_IDLE_CONNECTIONS: usize = 4;
 /// The longest idle time of a connection.
-const IDLE_LIMIT: Duration = Duration::from_secs(50);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(50);
 /// The longest life of a connection: certificates, tokens of plug-ins and the addresses of a name change.
-const AGE_LIMIT: Duration = Duration::from_secs(300);
+const MAX_CONNECTION_AGE: Duration = Duration::from_secs(300);
 
 /// A connection with its age.
 pub(super) struct Pooled {
@@ -33,7 +33,9 @@ impl Pool {
         let mut waiting = self.0.lock();
         let now = Instant::now();
         waiting.retain(|(pooled, since)| {
-            !pooled.sender.is_closed() && now - *since < IDLE_LIMIT && now - pooled.born < AGE_LIMIT
+            !pooled.sender.is_closed()
+                && now - *since < IDLE_TIMEOUT
+                && now - pooled.born < MAX_CONNECTION_AGE
         });
         while let Some((pooled, _)) = waiting.pop() {
             if pooled.sender.is_ready() {
@@ -47,7 +49,7 @@ impl Pool {
     pub(super) fn put(&self, mut pooled: Pooled) {
         pooled.used = true;
         let mut waiting = self.0.lock();
-        if waiting.len() < IDLE && !pooled.sender.is_closed() {
+        if waiting.len() < MAX_IDLE_CONNECTIONS && !pooled.sender.is_closed() {
             waiting.push((pooled, Instant::now()));
         }
     }

@@ -65,7 +65,7 @@ impl Watch {
             }
             self.searched = self.unread.len();
             if self.searched >= LINE_LIMIT {
-                return Err(ApiError::nonsense("a watch's event is too long"));
+                return Err(ApiError::invalid_answer("a watch's event is too long"));
             }
             let Some(frame) = self.body.frame().await else { return Ok(None) };
             let frame = frame.map_err(|error| {
@@ -82,20 +82,22 @@ fn event(line: &[u8]) -> Result<Option<WatchEvent>, ApiError> {
     if line.trim_ascii().is_empty() {
         return Ok(None);
     }
-    let nonsense = |_| ApiError::nonsense("a watch's event is no such JSON");
-    let Line { kind, mut object } = serde_json::from_slice(line).map_err(nonsense)?;
+    let invalid_answer = |_| ApiError::invalid_answer("a watch's event is no such JSON");
+    let Line { kind, mut object } = serde_json::from_slice(line).map_err(invalid_answer)?;
     Ok(match kind.as_str() {
         "ADDED" | "MODIFIED" => {
-            Some(WatchEvent::There(Box::new(serde_json::from_value(object).map_err(nonsense)?)))
+            Some(WatchEvent::There(Box::new(serde_json::from_value(object).map_err(invalid_answer)?)))
         }
-        "DELETED" => Some(WatchEvent::Gone(Box::new(serde_json::from_value(object).map_err(nonsense)?))),
+        "DELETED" => {
+            Some(WatchEvent::Gone(Box::new(serde_json::from_value(object).map_err(invalid_answer)?)))
+        }
         "BOOKMARK" => {
             let metadata = object.get_mut("metadata").map(Value::take).unwrap_or_default();
-            let metadata: Metadata = serde_json::from_value(metadata).map_err(nonsense)?;
+            let metadata: Metadata = serde_json::from_value(metadata).map_err(invalid_answer)?;
             Some(WatchEvent::Bookmark(metadata.resource_version))
         }
         "ERROR" => {
-            let status: Status = serde_json::from_value(object).map_err(nonsense)?;
+            let status: Status = serde_json::from_value(object).map_err(invalid_answer)?;
             return Err(ApiError::event(&status));
         }
         _ => None,

@@ -23,13 +23,13 @@ use super::tls::Pem;
 use crate::time::{Clock, Moment};
 
 /// The time-out of the program, independent of its callers' time-outs.
-const RUN_LIMIT: Duration = Duration::from_secs(30);
+const RUN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Credentials are renewed this long before they expire.
-const MARGIN: Duration = Duration::from_secs(10);
+const RENEW_BEFORE_EXPIRY: Duration = Duration::from_secs(10);
 /// After the API refused the credentials, the program does not run again within this time after its last run.
-const PAUSE: Duration = Duration::from_secs(5);
+const MIN_RERUN_INTERVAL: Duration = Duration::from_secs(5);
 /// The longest quote of the program's standard error, in characters.
-const QUOTED: usize = 200;
+const MAX_QUOTED_CHARS: usize = 200;
 
 /// The `exec` section of the kubeconfig.
 #[derive(Debug, Clone, Deserialize)]
@@ -142,7 +142,7 @@ impl Exec {
     /// Drops the last credentials, unless they are fresh. Returns whether a second attempt could use others.
     pub(super) fn invalidate(&self) -> bool {
         let Ok(mut last) = self.0.last.try_lock() else { return true };
-        let is_old = matches!(&*last, Some((ended, Ok(_))) if ended.elapsed() >= PAUSE);
+        let is_old = matches!(&*last, Some((ended, Ok(_))) if ended.elapsed() >= MIN_RERUN_INTERVAL);
         if is_old {
             *last = None;
         }
@@ -152,7 +152,7 @@ impl Exec {
 
 /// Whether credentials that expire at this time can still be used.
 fn is_later(expires: Moment) -> bool {
-    expires > Clock::system().now().plus(MARGIN)
+    expires > Clock::system().now().plus(RENEW_BEFORE_EXPIRY)
 }
 
 impl Program {
@@ -163,8 +163,8 @@ impl Program {
         command.envs(env.iter().flatten().map(|variable| (&variable.name, &variable.value)));
         command.env("KUBERNETES_EXEC_INFO", &self.info);
         command.stdin(Stdio::null()).kill_on_drop(true);
-        let Ok(output) = timeout(RUN_LIMIT, command.output()).await else {
-            return Err(self.failed(&format!("did not end within {} s", RUN_LIMIT.as_secs())));
+        let Ok(output) = timeout(RUN_TIMEOUT, command.output()).await else {
+            return Err(self.failed(&format!("did not end within {} s", RUN_TIMEOUT.as_secs())));
         };
         let output = output.map_err(|error| {
             let hint =
@@ -175,7 +175,8 @@ impl Program {
             return Ok(output.stdout);
         }
         let complaints = String::from_utf8_lossy(&output.stderr);
-        let quoted: String = complaints.trim().chars().take(QUOTED).flat_map(char::escape_debug).collect();
+        let quoted: String =
+            complaints.trim().chars().take(MAX_QUOTED_CHARS).flat_map(char::escape_debug).collect();
         Err(self.failed(&format!("failed ({}): {quoted}", output.status)))
     }
 

@@ -50,7 +50,7 @@ impl Server {
 
     /// `HOST:PORT`, with brackets around an IPv6 address.
     pub fn authority(&self) -> String {
-        host_port::Joined(&self.host, self.port).to_string()
+        host_port::HostPort(&self.host, self.port).to_string()
     }
 }
 

@@ -4,7 +4,7 @@ use serde_json::{Map, Number, Value};
 use yaml_rust2::{Yaml, YamlLoader};
 
 /// The deepest nesting; no kubeconfig has more.
-const DEEPEST: usize = 32;
+const MAX_DEPTH: usize = 32;
 
 /// Reads the first document.
 ///
@@ -12,7 +12,7 @@ const DEEPEST: usize = 32;
 /// The fault, and its position.
 pub(super) fn parse(text: &str) -> Result<Value, String> {
     let documents = YamlLoader::load_from_str(text).map_err(|error| error.to_string())?;
-    convert(documents.first().unwrap_or(&Yaml::Null), DEEPEST)
+    convert(documents.first().unwrap_or(&Yaml::Null), MAX_DEPTH)
 }
 
 fn convert(yaml: &Yaml, depth: usize) -> Result<Value, String> {

@@ -9,8 +9,8 @@ use net::host_port::host_port;
 use status::{Probe, Stage, Status};
 use tokio::time::Instant;
 
-use super::place::{IdentityFlags, Place, frontend};
-use super::{Then, stage_of, stages};
+use super::frontend_address::{FrontendAddress, IdentityFlags, frontend};
+use super::{AfterDial, stage_of, stages};
 use crate::admin::{Admin, escaped};
 use crate::table::{Table, millis, shown};
 use crate::{NOT_ASKED, Program, not_asked, read};
@@ -40,7 +40,7 @@ flags::flags! {
             agent: String = "",
             /// Frontend as [PROTOCOL+]unix:PATH or [PROTOCOL+]tcp:HOST:PORT, where PROTOCOL is grpc (the default) or
             /// http-connect. Empty: one of the running server, a Unix socket if it has one.
-            frontend: Option<Place> = "" => frontend,
+            frontend: Option<FrontendAddress> = "" => frontend,
         }
         "After the dial" {
             /// Send a TLS ClientHello, and wait for the first byte of the answer.
@@ -52,14 +52,14 @@ flags::flags! {
 }
 
 impl ProbeFlags {
-    fn then(&self) -> Result<Then, Exit> {
+    fn then(&self) -> Result<AfterDial, Exit> {
         match (self.tls, self.http) {
             (true, true) => {
                 Err(not_asked("--tls cannot be used with --http: the endpoint speaks one of them"))
             }
-            (true, false) => Ok(Then::Tls),
-            (false, true) => Ok(Then::Http),
-            (false, false) => Ok(Then::Close),
+            (true, false) => Ok(AfterDial::Tls),
+            (false, true) => Ok(AfterDial::Http),
+            (false, false) => Ok(AfterDial::Close),
         }
     }
 }
@@ -91,16 +91,16 @@ pub(crate) async fn run(line: Vec<OsString>) -> Result<Exit, Exit> {
     Ok(Exit { code: failed.map_or(0, |stage| code_of(&stage.name)), ..Exit::show(table.to_string()) })
 }
 
-/// The way of kube-apiserver, and what the server tells about it.
+/// Dials through a frontend as kube-apiserver does, and asks the server why it chose the agent.
 async fn by_frontend(
     (flags, identity): (&ProbeFlags, &IdentityFlags),
     admin: &Admin,
     target: &str,
-    then: Then,
+    then: AfterDial,
 ) -> Result<Vec<Stage>, Exit> {
     let place = match &flags.frontend {
         Some(place) => place.clone(),
-        None => Place::of(&admin.status("").await?.listeners)
+        None => FrontendAddress::of(&admin.status("").await?.listeners)
             .ok_or_else(|| not_asked("the server has no bound frontend: `status` shows its listeners"))?,
     };
     let began = Instant::now();
@@ -161,7 +161,7 @@ async fn rtt_of(admin: &Admin, agent: &str) -> Option<f64> {
 }
 
 /// A dial inside the server.
-async fn by_agent(agent: &str, admin: &Admin, target: &str, then: Then) -> Result<Vec<Stage>, Exit> {
+async fn by_agent(agent: &str, admin: &Admin, target: &str, then: AfterDial) -> Result<Vec<Stage>, Exit> {
     let query = format!("target={}&agent={}&then={}", escaped(target), escaped(agent), then.name());
     let probe = ask(admin, &query).await?;
     let selection =

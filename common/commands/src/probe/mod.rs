@@ -4,7 +4,7 @@
 //! server's `POST /probe` over a socket pair, for a dial through one agent.
 
 pub(crate) mod command;
-mod place;
+mod frontend_address;
 mod tunnel;
 
 use std::time::Duration;
@@ -12,15 +12,15 @@ use std::time::Duration;
 pub use status::Stage;
 use tokio::time::{Instant, timeout};
 
-pub use self::place::{IdentityFlags, Place, place};
+pub use self::frontend_address::{FrontendAddress, IdentityFlags, parse_frontend};
 pub use self::tunnel::{Io, Protocol, Refused, Tunnel};
 
 /// The time limit of a stage: longer than the server's own deadline of a dial.
-pub const LIMIT: Duration = Duration::from_secs(40);
+pub const STAGE_TIMEOUT: Duration = Duration::from_secs(40);
 
 /// What follows the dial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Then {
+pub enum AfterDial {
     /// Nothing.
     Close,
     /// A ClientHello, and the first byte of the answer.
@@ -29,19 +29,19 @@ pub enum Then {
     Http,
 }
 
-impl Then {
+impl AfterDial {
     /// Its name in `POST /probe?then=`.
     pub const fn name(self) -> &'static str {
         match self {
-            Then::Close => "",
-            Then::Tls => "tls",
-            Then::Http => "http",
+            AfterDial::Close => "",
+            AfterDial::Tls => "tls",
+            AfterDial::Http => "http",
         }
     }
 
     /// By its name.
     pub fn named(name: &str) -> Option<Self> {
-        [Then::Close, Then::Tls, Then::Http].into_iter().find(|then| then.name() == name)
+        [AfterDial::Close, AfterDial::Tls, AfterDial::Http].into_iter().find(|then| then.name() == name)
     }
 }
 
@@ -50,11 +50,11 @@ impl Then {
 pub async fn stages<F: Future<Output = ()>>(
     io: Box<dyn Io>,
     protocol: Protocol,
-    (target, then): (&str, Then),
+    (target, then): (&str, AfterDial),
     dialed: impl FnOnce() -> F,
 ) -> Vec<Stage> {
     let began = Instant::now();
-    let outcome = timeout(LIMIT, Tunnel::dial(io, protocol, target)).await;
+    let outcome = timeout(STAGE_TIMEOUT, Tunnel::dial(io, protocol, target)).await;
     let outcome = outcome.unwrap_or_else(|_| Err(Refused::agent("no answer from the frontend".to_owned())));
     let mut tunnel = match outcome {
         Ok(tunnel) => tunnel,
@@ -62,10 +62,10 @@ pub async fn stages<F: Future<Output = ()>>(
     };
     let mut stages = vec![stage_of("dial", began, Ok("the agent has connected to the target".to_owned()))];
     dialed().await;
-    if then != Then::Close {
+    if then != AfterDial::Close {
         let began = Instant::now();
-        let answer = timeout(LIMIT, tunnel.first_byte(then, target)).await;
-        let answer = answer.unwrap_or_else(|_| Err(format!("no byte within {} s", LIMIT.as_secs())));
+        let answer = timeout(STAGE_TIMEOUT, tunnel.first_byte(then, target)).await;
+        let answer = answer.unwrap_or_else(|_| Err(format!("no byte within {} s", STAGE_TIMEOUT.as_secs())));
         stages.push(stage_of(then.name(), began, answer));
     }
     tunnel.close().await;

@@ -14,12 +14,12 @@ use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, timeout};
 
-use super::{LIMIT, Then};
+use super::{AfterDial, STAGE_TIMEOUT};
 
 /// The longest answer to CONNECT, in bytes.
-const ANSWER: usize = 16 * 1024;
+const MAX_ANSWER_BYTES: usize = 16 * 1024;
 /// The time limit of the close: a server that does not answer does not matter any more.
-const CLOSE: Duration = Duration::from_secs(1);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The number of our only dial.
 const DIAL: DialId = DialId(1);
 
@@ -139,7 +139,7 @@ impl Tunnel {
             },
             Tunnel::HttpConnect(_, early) if !early.is_empty() => Ok(std::mem::take(early)),
             Tunnel::HttpConnect(io, _) => {
-                let mut bytes = vec![0; ANSWER];
+                let mut bytes = vec![0; MAX_ANSWER_BYTES];
                 let count = io.read(&mut bytes).await.map_err(|error| error.to_string())?;
                 bytes.truncate(count);
                 Ok(bytes.into())
@@ -148,10 +148,10 @@ impl Tunnel {
     }
 
     /// Sends a ClientHello or a GET, and judges the first bytes of the answer.
-    pub(super) async fn first_byte(&mut self, then: Then, target: &str) -> Result<String, String> {
+    pub(super) async fn first_byte(&mut self, then: AfterDial, target: &str) -> Result<String, String> {
         let host = host_port(target).map_or(target, |(host, _)| host);
         let greeting = match then {
-            Then::Tls => client_hello(host)?,
+            AfterDial::Tls => client_hello(host)?,
             _ => format!("GET / HTTP/1.1\r\nHost: {target}\r\nConnection: close\r\n\r\n").into_bytes(),
         };
         self.send(greeting).await?;
@@ -160,9 +160,9 @@ impl Tunnel {
         let line = text.lines().next().unwrap_or_default().chars().take(80).collect::<String>();
         match (then, bytes.first()) {
             (_, None) => Err("the endpoint has closed the connection without a byte".to_owned()),
-            (Then::Tls, Some(22)) => Ok("the endpoint answers with TLS".to_owned()),
-            (Then::Tls, Some(21)) => Ok("the endpoint answers with TLS, and an alert".to_owned()),
-            (Then::Tls, _) => Err(format!("the endpoint does not answer with TLS, but {line:?}")),
+            (AfterDial::Tls, Some(22)) => Ok("the endpoint answers with TLS".to_owned()),
+            (AfterDial::Tls, Some(21)) => Ok("the endpoint answers with TLS, and an alert".to_owned()),
+            (AfterDial::Tls, _) => Err(format!("the endpoint does not answer with TLS, but {line:?}")),
             _ if line.starts_with("HTTP/") => Ok(format!("the endpoint answers {line}")),
             _ => Err(format!("the endpoint does not answer with HTTP, but {line:?}: is it TLS?")),
         }
@@ -177,7 +177,7 @@ impl Tunnel {
                 Some(())
             };
             // The server closes the connection with its stream, too.
-            let _ = timeout(CLOSE, closed).await;
+            let _ = timeout(CLOSE_TIMEOUT, closed).await;
         }
     }
 }
@@ -196,7 +196,7 @@ async fn next(connected: &mut Connected) -> Result<Option<Packet<Bytes>>, String
 }
 
 async fn dial_grpc(io: Box<dyn Io>, target: &str) -> Result<Tunnel, Refused> {
-    let (stream, deadline) = (("localhost", "/ProxyService/Proxy"), Instant::now() + LIMIT);
+    let (stream, deadline) = (("localhost", "/ProxyService/Proxy"), Instant::now() + STAGE_TIMEOUT);
     let (protocol, address) = ("tcp".to_owned(), target.to_owned());
     let dial = Packet::DialReq { random: DIAL, protocol, address, trace: None };
     let connected = connect(io, Keepalive::DEFAULT, stream, HeaderMap::new(), Some(dial), deadline).await;
@@ -233,12 +233,13 @@ async fn dial_connect(mut io: Box<dyn Io>, target: &str) -> Result<Tunnel, Refus
     io.flush().await.map_err(Refused::frontend)?;
     let mut answer = Vec::new();
     let (head, rest) = loop {
-        let count = (&mut io).take(ANSWER as u64).read_buf(&mut answer).await.map_err(Refused::frontend)?;
+        let count =
+            (&mut io).take(MAX_ANSWER_BYTES as u64).read_buf(&mut answer).await.map_err(Refused::frontend)?;
         if let Some(end) = answer.windows(4).position(|window| window == b"\r\n\r\n") {
             let rest = answer.split_off(end + 4);
             break (String::from_utf8_lossy(&answer).into_owned(), rest);
         }
-        if count == 0 || answer.len() >= ANSWER {
+        if count == 0 || answer.len() >= MAX_ANSWER_BYTES {
             return Err(Refused::frontend("its answer is not HTTP: does it speak gRPC?"));
         }
     };
@@ -247,7 +248,7 @@ async fn dial_connect(mut io: Box<dyn Io>, target: &str) -> Result<Tunnel, Refus
     }
     let mut body = rest;
     // What has arrived counts, also without an end.
-    let _ = timeout(CLOSE, (&mut io).take(ANSWER as u64).read_to_end(&mut body)).await;
+    let _ = timeout(CLOSE_TIMEOUT, (&mut io).take(MAX_ANSWER_BYTES as u64).read_to_end(&mut body)).await;
     let body = String::from_utf8_lossy(&body).into_owned();
     Err(Refused::answered(if body.trim().is_empty() {
         head.lines().next().unwrap_or_default()

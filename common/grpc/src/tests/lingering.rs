@@ -6,7 +6,7 @@ use mux::Packet;
 use tokio::time::sleep;
 
 use super::{Pair, Served, data, next, pair, soon};
-use crate::lingering::LINGER_LIMIT;
+use crate::lingering::LINGER_TIMEOUT;
 use crate::{Code, Connected, Incoming, Wire, WireError};
 
 /// The bytes that a server sends: more than its client's window.
@@ -40,7 +40,7 @@ async fn read(client: &mut Connected) -> (usize, Result<(), WireError>) {
 #[tokio::test(start_paused = true)]
 async fn data_before_the_end_arrives_if_read_in_time() {
     let (mut client, _served) = unread().await;
-    sleep(LINGER_LIMIT - Duration::from_secs(5)).await;
+    sleep(LINGER_TIMEOUT - Duration::from_secs(5)).await;
     assert_eq!(read(&mut client).await, (SENT, Ok(())));
 }
 
@@ -48,7 +48,7 @@ async fn data_before_the_end_arrives_if_read_in_time() {
 #[tokio::test(start_paused = true)]
 async fn data_that_is_not_read_in_time_is_given_up() {
     let (mut client, _served) = unread().await;
-    sleep(LINGER_LIMIT).await;
+    sleep(LINGER_TIMEOUT).await;
     let (bytes, end) = read(&mut client).await;
     assert!(bytes < SENT, "{bytes}");
     assert_eq!(end.unwrap_err().code, Code::Canceled);

@@ -7,7 +7,7 @@ use crate::payload::Payload;
 use crate::time::Time;
 
 /// An empty buffer keeps memory for this many slices. A peer that sends many small ones leaves no more behind.
-const KEPT: usize = 16;
+const RETAINED_SLICES: usize = 16;
 
 /// How full a receive buffer is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -94,7 +94,7 @@ impl<P: Payload> Buffer<P> {
             }
         }
         self.charge_fresh();
-        if self.slices.is_empty() && self.slices.capacity() > KEPT {
+        if self.slices.is_empty() && self.slices.capacity() > RETAINED_SLICES {
             self.slices = VecDeque::new();
         }
         removed

@@ -90,7 +90,7 @@ impl State {
 impl Flush {
     /// When the flush is given up.
     fn end(&self, limits: &Limits) -> Time {
-        if self.patient {
+        if self.time_limit_lifted {
             self.deadline.progress.after(limits.half_closed_agent)
         } else {
             let Deadline { since, progress } = self.deadline;

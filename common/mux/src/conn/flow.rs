@@ -20,12 +20,13 @@ const LOW_RTT: Widening = Widening { smooth: 16, factor: 2 };
 /// A small window limits the throughput, and each step takes an RTT.
 const HIGH_BDP: Widening = Widening { smooth: 1, factor: 4 };
 
-/// A long RTT: the limit is this many times that at a low RTT, at an RTT above 4 ms. (A busy machine may measure 1 to 4 ms to
-/// itself.)
-const LONG_RTT: u32 = 8;
+/// From this multiple of the limit at a low RTT on, the limit at the measured RTT counts as one of a high RTT: above 4 ms. (A
+/// busy machine may measure 1 to 4 ms to itself.)
+const HIGH_RTT_FACTOR: u32 = 8;
 
-/// The most bytes that are read before they are granted again. (At a high RTT a window arrives as one burst. Bytes that are read after
-/// its last GRANT are granted only with the next burst: with steps of half a window that was half of each window.)
+/// A GRANT is due at the latest after the local end has read this many bytes. (At a high RTT a window arrives as one burst, and
+/// bytes that are read after its last GRANT are granted only with the next burst. With a GRANT for each half window, those were
+/// half of each window.)
 const GRANT_STEP: u32 = 512 << 10;
 
 /// How windows may grow now: the same for all connections of a link.
@@ -62,10 +63,10 @@ impl Growth {
         }
     }
 
-    /// The window of a new connection, in bytes. At a long RTT growth takes long, so it begins with the limit at a low RTT or,
+    /// The window of a new connection, in bytes. At a high RTT growth takes long, so it begins with the limit at a low RTT or,
     /// beside many others, with its share of the budget.
     fn first(&self, negotiated: u32) -> u32 {
-        if self.widest / LONG_RTT < self.base || !self.spacious {
+        if self.widest / HIGH_RTT_FACTOR < self.base || !self.spacious {
             return negotiated;
         }
         let share = self.budget / self.connections.max(1);

@@ -59,8 +59,8 @@ enum Local {
     /// FIN has told the peer that the source has ended. The peer was last active at this time.
     FinSent {
         last_activity: Time,
-        /// When the peer was asked whether it stands still.
-        asked: Option<Time>,
+        /// When the idle peer was probed. It has not answered.
+        probed: Option<Time>,
     },
 }
 
@@ -79,8 +79,8 @@ enum Remote {
 pub(crate) struct Flush {
     /// The last progress is the last time the receive buffer shrank.
     pub(super) deadline: Deadline,
-    /// Server: the endpoint has closed. The frontend may read the rest as slowly as between native peers.
-    pub(super) patient: bool,
+    /// Server: the endpoint has closed in order. The frontend may read the rest as slowly as between native peers.
+    pub(super) time_limit_lifted: bool,
     /// Agent: the CLOSE_REQ that began this flush has no CLOSE_RSP yet.
     pub(super) answer_owed: bool,
     /// The error reported to the local end after the flush; none for an orderly end.
@@ -247,7 +247,7 @@ impl State {
     pub(crate) fn send_fin(&mut self, now: Time) -> bool {
         match &mut self.inner {
             Inner::Open { local, remote: Remote::Sending } => {
-                *local = Local::FinSent { last_activity: now, asked: None };
+                *local = Local::FinSent { last_activity: now, probed: None };
                 true
             }
             _ => false,
@@ -315,22 +315,22 @@ impl State {
 
     /// The peer is active. Our FIN waits for such activity.
     pub(super) fn on_activity(&mut self, now: Time) {
-        if let Inner::Open { local: Local::FinSent { last_activity, asked }, .. } = &mut self.inner {
-            (*last_activity, *asked) = (now, None);
+        if let Inner::Open { local: Local::FinSent { last_activity, probed }, .. } = &mut self.inner {
+            (*last_activity, *probed) = (now, None);
         }
     }
 
-    /// The wait for the peer begins anew. Whether it was asked stays known.
-    pub(crate) fn wait_again(&mut self, now: Time) {
+    /// Restarts the wait for the peer. The time of an unanswered probe stays.
+    pub(crate) fn restart_idle_wait(&mut self, now: Time) {
         if let Inner::Open { local: Local::FinSent { last_activity, .. }, .. } = &mut self.inner {
             *last_activity = now;
         }
     }
 
-    /// The idle peer is asked whether it stands still. Returns when it was asked before.
-    pub(crate) fn ask(&mut self, now: Time) -> Option<Time> {
-        let Inner::Open { local: Local::FinSent { asked, .. }, .. } = &mut self.inner else { return None };
-        asked.replace(asked.unwrap_or(now))
+    /// The link probes the idle peer. Returns the time of an earlier probe without an answer.
+    pub(crate) fn mark_probed(&mut self, now: Time) -> Option<Time> {
+        let Inner::Open { local: Local::FinSent { probed, .. }, .. } = &mut self.inner else { return None };
+        probed.replace(probed.unwrap_or(now))
     }
 
     /// Server: CLOSE_REQ is sent.
@@ -347,21 +347,21 @@ impl State {
         let reads = self.reads();
         let cause = self.end_source().map(Cause::Local).or(cause);
         let deadline = Deadline::begin(now);
-        self.inner = Inner::Flushing(Flush { deadline, patient: false, answer_owed, cause, reads });
+        self.inner = Inner::Flushing(Flush { deadline, time_limit_lifted: false, answer_owed, cause, reads });
         reads
     }
 
-    /// The flush has no time limit while it progresses.
-    pub(crate) fn be_patient(&mut self) {
+    /// The flush may take any time while it progresses.
+    pub(crate) fn lift_time_limit(&mut self) {
         if let Inner::Flushing(flush) = &mut self.inner {
-            flush.patient = true;
+            flush.time_limit_lifted = true;
         }
     }
 
-    /// The stream is lost: a patient flush has the time of an ordinary one from now on.
-    pub(crate) fn hurry(&mut self, now: Time) {
+    /// The stream is lost: a flush whose time limit was lifted has the ordinary one from now on.
+    pub(crate) fn restore_time_limit(&mut self, now: Time) {
         if let Inner::Flushing(flush) = &mut self.inner
-            && std::mem::take(&mut flush.patient)
+            && std::mem::take(&mut flush.time_limit_lifted)
         {
             flush.deadline = Deadline::begin(now);
         }

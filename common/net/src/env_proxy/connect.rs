@@ -9,13 +9,13 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use super::url::Proxy;
 
 /// The longest time until a proxy has opened a tunnel (grpc-go's own limit for a connection attempt).
-pub const PROXY_LIMIT: Duration = Duration::from_secs(20);
+pub const PROXY_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The longest head of a proxy's answer, in bytes.
-const HEAD_LIMIT: usize = 16 * 1024;
+const MAX_HEAD_BYTES: usize = 16 * 1024;
 
 /// The longest part of a proxy's status line in an error, in characters.
-const SHOWN: usize = 128;
+const MAX_STATUS_LINE_CHARS: usize = 128;
 
 /// A failed tunnel: the target has characters that would break the request, the proxy cannot be reached or refuses, or its
 /// answer is not HTTP or does not end. The text contains no credentials.
@@ -35,8 +35,8 @@ where
     if target.is_empty() || !target.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(ConnectError(format!("{target:?} is not host:port")));
     }
-    let opened = tokio::time::timeout(PROXY_LIMIT, negotiate(io, proxy, target)).await;
-    let opened = opened.unwrap_or_else(|_| Err(format!(": no tunnel within {} s", PROXY_LIMIT.as_secs())));
+    let opened = tokio::time::timeout(PROXY_TIMEOUT, negotiate(io, proxy, target)).await;
+    let opened = opened.unwrap_or_else(|_| Err(format!(": no tunnel within {} s", PROXY_TIMEOUT.as_secs())));
     opened.map_err(|why| ConnectError(format!("proxy {proxy}{why}")))
 }
 
@@ -71,7 +71,7 @@ fn request(proxy: &Proxy, target: &str) -> String {
 /// CR LF, as in Go.
 async fn read_head<IO: AsyncRead + Unpin>(io: &mut IO) -> Result<Vec<u8>, String> {
     let (mut head, mut byte) = (Vec::new(), [0]);
-    while head.len() < HEAD_LIMIT {
+    while head.len() < MAX_HEAD_BYTES {
         if io.read(&mut byte).await.map_err(failed)? == 0 {
             return Err(failed(io::ErrorKind::UnexpectedEof.into()));
         }
@@ -92,5 +92,5 @@ fn status(head: &[u8]) -> Option<(u16, String)> {
         return None;
     }
     let code = status.split(' ').next().filter(|code| code.len() == 3)?.parse().ok()?;
-    Some((code, status.chars().take(SHOWN).flat_map(char::escape_debug).collect()))
+    Some((code, status.chars().take(MAX_STATUS_LINE_CHARS).flat_map(char::escape_debug).collect()))
 }

@@ -12,7 +12,7 @@ mod no_proxy;
 mod tests;
 mod url;
 
-pub use connect::{ConnectError, PROXY_LIMIT, tunnel};
+pub use connect::{ConnectError, PROXY_TIMEOUT, tunnel};
 pub use no_proxy::NoProxy;
 pub use url::{Proxy, ProxyUrlError};
 

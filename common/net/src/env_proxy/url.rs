@@ -106,7 +106,7 @@ impl Proxy {
 impl fmt::Display for Proxy {
     /// `host:port`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        host_port::Joined(&self.host, self.port).fmt(f)
+        host_port::HostPort(&self.host, self.port).fmt(f)
     }
 }
 

@@ -15,10 +15,10 @@ use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// The fewest descriptors with which a program starts: 20 to 30 for itself, and some for peers.
-const LEAST: u64 = 64;
+const MIN_DESCRIPTORS: u64 = 64;
 
 /// The most descriptors that connections leave to others.
-const RESERVE: u64 = 512;
+const MAX_RESERVED_DESCRIPTORS: u64 = 512;
 
 /// The priority of a socket when descriptors are short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl Priority {
     }
 
     fn end(self, limit: u64) -> u64 {
-        let reserve = RESERVE.min(limit / 4);
+        let reserve = MAX_RESERVED_DESCRIPTORS.min(limit / 4);
         limit
             - match self {
                 Priority::Connection => reserve,
@@ -79,9 +79,9 @@ pub fn raise_descriptor_limit() -> io::Result<()> {
         );
     }
     let limit = descriptor_limit();
-    if let Some(limit) = limit.filter(|limit| *limit < LEAST) {
+    if let Some(limit) = limit.filter(|limit| *limit < MIN_DESCRIPTORS) {
         let why = format!(
-            "the limit on open descriptors is {limit}: set LimitNOFILE or ulimit -n to {LEAST} or more"
+            "the limit on open descriptors is {limit}: set LimitNOFILE or ulimit -n to {MIN_DESCRIPTORS} or more"
         );
         return Err(io::Error::other(why));
     }

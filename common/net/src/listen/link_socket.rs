@@ -1,10 +1,10 @@
 //! A TCP connection between an agent and a server that limits the unsent bytes in the kernel. A frontend's client uses this type
-//! with the fixed limit [`super::UNSENT`].
+//! with the fixed limit [`super::NOTSENT_LOWAT`].
 //!
 //! A ping or a dial waits behind the bytes that the kernel holds unsent. Without a limit these are megabytes: the send
 //! buffer grows with the congestion window and never shrinks with it. A fixed limit is too small for a fast path, where
 //! the connection runs dry before its task has its turn, and too large for a slow path. So the limit is a time: the
-//! bytes that the path carries in [`UNSENT_FOR`] or, with BBR, in [`UNSENT_FOR_BBR`].
+//! bytes that the path carries in [`MAX_UNSENT_TIME`] or, with BBR, in [`MAX_UNSENT_TIME_BBR`].
 
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
@@ -17,20 +17,20 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-/// How long bytes may wait unsent. The kernel asks for more at half of it; the task must have its turn before the rest
-/// is sent.
-const UNSENT_FOR: Duration = Duration::from_millis(8);
+/// How long bytes may wait unsent. The kernel asks for more when half of it is left, and the task must have its turn before
+/// that is sent.
+const MAX_UNSENT_TIME: Duration = Duration::from_millis(8);
 
 /// The same with BBR, which needs a backlog to measure the path. With 8 and 20 ms one download at 50 ms RTT had an eighth
 /// less throughput and longer pings.
-const UNSENT_FOR_BBR: Duration = Duration::from_millis(40);
+const MAX_UNSENT_TIME_BBR: Duration = Duration::from_millis(40);
 
 /// The shortest sample of the rate: several RTTs of most paths, because acknowledgments come in bursts.
-const SAMPLE: Duration = Duration::from_millis(100);
+const MIN_RATE_SAMPLE: Duration = Duration::from_millis(100);
 
-/// The smallest and the largest limit, in bytes.
-const LEAST: u64 = 64 << 10;
-const LARGEST: u64 = 4 << 20;
+/// The smallest and the largest limit of unsent bytes.
+const MIN_UNSENT_BYTES: u64 = 64 << 10;
+const MAX_UNSENT_BYTES: u64 = 4 << 20;
 
 /// A connected socket, as a transport.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl LinkSocket {
     /// Limits unsent bytes from now on, as soon as the path's rate is known.
     pub fn bound_unsent(&mut self) {
         let bbr = SockRef::from(&self.stream).tcp_congestion().is_ok_and(|name| name.starts_with(b"bbr"));
-        let wait = if bbr { UNSENT_FOR_BBR } else { UNSENT_FOR };
+        let wait = if bbr { MAX_UNSENT_TIME_BBR } else { MAX_UNSENT_TIME };
         self.bound = Some(UnsentBound::new(Instant::now(), wait));
     }
 
@@ -145,7 +145,7 @@ impl UnsentBound {
 
     /// A pause of the writer says nothing about the path: the sample restarts after it.
     fn tried(&mut self, now: Instant) {
-        if !self.is_blocked && now.saturating_duration_since(self.last) >= SAMPLE {
+        if !self.is_blocked && now.saturating_duration_since(self.last) >= MIN_RATE_SAMPLE {
             (self.written, self.since) = (0, now);
         }
         self.last = now;
@@ -163,12 +163,12 @@ impl UnsentBound {
         self.tried(now);
         self.is_blocked = true;
         let took = now.saturating_duration_since(self.since);
-        if took < SAMPLE {
+        if took < MIN_RATE_SAMPLE {
             return None;
         }
         let bytes = u128::from(self.written) * self.wait.as_nanos() / took.as_nanos();
         (self.written, self.since) = (0, now);
-        let bound = u32::try_from(bytes.clamp(LEAST.into(), LARGEST.into())).ok()?;
+        let bound = u32::try_from(bytes.clamp(MIN_UNSENT_BYTES.into(), MAX_UNSENT_BYTES.into())).ok()?;
         // A system call for real changes only, not for noise.
         let near = |old: u32| bound.abs_diff(old) <= old / 4;
         if self.bound.is_some_and(near) {
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn bound_is_eight_milliseconds_of_the_path() {
         let mut now = Instant::now();
-        let mut unsent = UnsentBound::new(now, UNSENT_FOR);
+        let mut unsent = UnsentBound::new(now, MAX_UNSENT_TIME);
         // 200 Mbit/s; then nearly the same; 800 Mbit/s; 7 Mbit/s; 100 Gbit/s.
         for (written, wanted) in [
             (2_500_000, Some(200_000)),
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn pause_of_the_writer_is_not_the_paths() {
         let begin = Instant::now();
-        let mut unsent = UnsentBound::new(begin, UNSENT_FOR);
+        let mut unsent = UnsentBound::new(begin, MAX_UNSENT_TIME);
         let now = begin + 100 * TENTH;
         unsent.wrote(now, 4 << 20);
         assert_eq!(unsent.blocked(now), None, "ten seconds of nothing are no slow path");
@@ -237,6 +237,6 @@ mod tests {
         };
         tokio::time::timeout(Duration::from_secs(60), until_bound).await.unwrap();
         let bound = u64::from(lowat(&socket));
-        assert!((LEAST..=LARGEST).contains(&bound), "{bound}");
+        assert!((MIN_UNSENT_BYTES..=MAX_UNSENT_BYTES).contains(&bound), "{bound}");
     }
 }

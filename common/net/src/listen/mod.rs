@@ -20,12 +20,12 @@ use std::fmt::Display;
 pub use accept::{AcceptLoop, Source};
 pub use descriptors::{Priority, descriptor_limit, raise_descriptor_limit};
 pub use link_socket::LinkSocket;
-pub use tcp::{UNSENT, bind_links, bind_tcp, tune};
+pub use tcp::{NOTSENT_LOWAT, bind_links, bind_tcp, tune};
 pub use unix::{Reach, UnixSocket};
 
 /// The longest time from accept to the end of the TLS handshake. At an RTT of 300 ms a handshake takes about one
 /// second.
-pub const HANDSHAKE_LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
+pub const HANDSHAKE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// Why a socket cannot be bound.
 #[derive(Debug, thiserror::Error)]

@@ -8,7 +8,7 @@ use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::BindError;
-use crate::host_port::{Joined, unbracketed};
+use crate::host_port::{HostPort, unbracketed};
 
 /// The connections that the kernel queues until they are accepted (it caps this at `net.core.somaxconn`, the value that
 /// Go uses).
@@ -37,14 +37,14 @@ pub fn bind_tcp(host: &str, port: u16) -> Result<TcpListener, BindError> {
 /// # Errors
 /// If the host is unknown, or the address cannot be bound.
 pub fn bind_links(host: &str, port: u16) -> Result<TcpListener, BindError> {
-    bind(host, port, &|socket| socket.set_tcp_mss(LARGEST_SEGMENT))
+    bind(host, port, &|socket| socket.set_tcp_mss(MAX_SEGMENT_BYTES))
 }
 
 /// Socket options that are set before a client can connect.
 type Prepare<'a> = &'a dyn Fn(&Socket) -> io::Result<()>;
 
 fn bind(host: &str, port: u16, prepare: Prepare<'_>) -> Result<TcpListener, BindError> {
-    let (bare, shown) = (unbracketed(host), Joined(host, port).to_string());
+    let (bare, shown) = (unbracketed(host), HostPort(host, port).to_string());
     let bound = match bare.parse::<IpAddr>() {
         _ if bare.is_empty() => every_address(port, prepare),
         Ok(ip) if ip.is_unspecified() => every_address(port, prepare),
@@ -108,11 +108,11 @@ pub fn tune(stream: &TcpStream, user_timeout: Option<Duration>) -> io::Result<()
 
 /// The limit of unsent bytes in the kernel towards an endpoint or a client. Without a limit one that stalls takes megabytes of
 /// kernel memory, and TCP memory pressure then slows every connection.
-pub const UNSENT: u32 = 128 << 10;
+pub const NOTSENT_LOWAT: u32 = 128 << 10;
 
 /// The largest TCP segment of a tunnel's connections, in bytes. Only loopback has larger ones.
 ///
 /// When the machine's TCP memory (`net.ipv4.tcp_mem`) runs short, because thousands of stalled connections hold it, a
 /// window shrinks to four segments. Four of loopback's 64 KiB, with the kernel's overhead, exceed the limit of one
 /// socket, so every second segment is dropped and resent 200 ms later: all connections of an agent would crawl.
-const LARGEST_SEGMENT: u32 = 32_000;
+const MAX_SEGMENT_BYTES: u32 = 32_000;

@@ -18,7 +18,7 @@ use tokio_rustls::TlsConnector;
 
 use super::legacy::{explained, server_verifier};
 use super::material::{Material, Options, Tls};
-use super::pem::Judge;
+use super::pem::ValidityCheck;
 use super::{ALPN_H2, HandshakeError, LegacyPkiObserver, TlsError, TlsVersion, Validities, Validity, pem};
 use crate::host_port::unbracketed;
 
@@ -76,7 +76,7 @@ impl Options for ClientTlsOptions {
         &self,
         material: &Material,
         observer: &LegacyPkiObserver,
-        judge: Judge,
+        check: ValidityCheck,
     ) -> Result<(Self::Config, Validities), TlsError> {
         let names = self.server_names.iter().map(|name| server_name(name)).collect::<Result<_, _>>()?;
         let (mut validities, mut identity) = (Validities::default(), None);
@@ -91,7 +91,7 @@ impl Options for ClientTlsOptions {
         let verifier = server_verifier(roots, Arc::clone(observer))?;
         if let Some((cert, key)) = &material.pair {
             let pair = pem::certified_key(cert, key, &super::provider())?;
-            judge.chain(cert, &pair.cert)?;
+            check.chain(cert, &pair.cert)?;
             validities.own = Validity::of(&pair.cert);
             identity = Some(pair);
         }

@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::TlsStream;
 
 /// Encrypted bytes that may wait for the flush: four frames of 64 KiB, with the overhead of HTTP/2 and TLS.
-const LIMIT: usize = (256 << 10) + (16 << 10);
+const MAX_PENDING_BYTES: usize = (256 << 10) + (16 << 10);
 
 /// A TLS stream that sends when it is flushed, or when its buffer is full. Its handshake is complete. Boxed, because a task keeps
 /// several copies of what is moved into it.
@@ -25,8 +25,8 @@ impl<IO> Gathering<IO> {
     pub fn new(stream: impl Into<TlsStream<IO>>) -> Self {
         let mut stream = Box::new(stream.into());
         match &mut *stream {
-            TlsStream::Client(stream) => stream.get_mut().1.set_buffer_limit(Some(LIMIT)),
-            TlsStream::Server(stream) => stream.get_mut().1.set_buffer_limit(Some(LIMIT)),
+            TlsStream::Client(stream) => stream.get_mut().1.set_buffer_limit(Some(MAX_PENDING_BYTES)),
+            TlsStream::Server(stream) => stream.get_mut().1.set_buffer_limit(Some(MAX_PENDING_BYTES)),
         }
         Gathering(stream)
     }

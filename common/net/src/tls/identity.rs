@@ -8,7 +8,7 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// The longest text of a peer in a log line, in bytes.
-const SHOWN: usize = 256;
+const MAX_IDENTITY_BYTES: usize = 256;
 
 /// The names in a peer's verified certificate. Only the chain was verified: the names are those that the CA signed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -65,7 +65,7 @@ impl fmt::Display for PeerIdentity {
         let name = name.or(self.dns.first()).or(self.uris.first()).or(ip.as_ref());
         let escaped: String =
             name.map_or("(no name)", |name| name).chars().flat_map(char::escape_debug).collect();
-        let end = escaped.floor_char_boundary(SHOWN);
+        let end = escaped.floor_char_boundary(MAX_IDENTITY_BYTES);
         f.write_str(&escaped[..end])
     }
 }

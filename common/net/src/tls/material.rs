@@ -8,7 +8,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::pem::{Contents, Judge};
+use super::pem::{Contents, ValidityCheck};
 use super::{LegacyPkiObserver, TlsError, Validity, pem};
 
 /// The contents of all files of a client or server. Equal if every byte is equal.
@@ -142,12 +142,12 @@ pub trait Options: fmt::Debug + Send + Sync + 'static {
     /// Builds the configuration from the files.
     ///
     /// # Errors
-    /// If a file is malformed, files do not match, or `judge` refuses a certificate.
+    /// If a file is malformed, files do not match, or `check` refuses a certificate.
     fn build(
         &self,
         material: &Material,
         observer: &LegacyPkiObserver,
-        judge: Judge,
+        check: ValidityCheck,
     ) -> Result<(Self::Config, Validities), TlsError>;
 }
 
@@ -172,9 +172,9 @@ impl<C> Generation<C> {
         options: &O,
         observer: &LegacyPkiObserver,
         material: Material,
-        judge: Judge,
+        check: ValidityCheck,
     ) -> Result<Self, TlsError> {
-        let (config, validities) = options.build(&material, observer, judge)?;
+        let (config, validities) = options.build(&material, observer, check)?;
         Ok(Self { material, validities, config: Arc::new(config) })
     }
 }
@@ -185,7 +185,7 @@ impl<O: Options> Tls<O> {
     /// # Errors
     /// If files are missing, unreadable, malformed or do not match, or another setting is invalid.
     pub fn load(options: O, observer: LegacyPkiObserver) -> Result<Self, TlsError> {
-        let generation = Generation::new(&options, &observer, options.read()?, Judge::AtStart)?;
+        let generation = Generation::new(&options, &observer, options.read()?, ValidityCheck::AtStart)?;
         Ok(Self(Arc::new(Shared { options, observer, current: ArcSwap::from_pointee(generation) })))
     }
 
@@ -219,9 +219,12 @@ impl<O: Options> Rotating for Tls<O> {
     fn take(&self, material: &Material) -> Result<(), TlsError> {
         let Shared { options, observer, current } = &*self.0;
         // A pair that is in use already does not prevent the use of new authorities.
-        let judge =
-            if current.load().material.pair == material.pair { Judge::AtStart } else { Judge::AtReload };
-        current.store(Arc::new(Generation::new(options, observer, material.clone(), judge)?));
+        let check = if current.load().material.pair == material.pair {
+            ValidityCheck::AtStart
+        } else {
+            ValidityCheck::AtReload
+        };
+        current.store(Arc::new(Generation::new(options, observer, material.clone(), check)?));
         Ok(())
     }
 

@@ -63,14 +63,14 @@ fn unusable(file: &Contents, number: usize, why: &str) -> TlsError {
 
 /// How strictly a chain's validity is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Judge {
+pub enum ValidityCheck {
     /// At the start there is no better certificate: an invalid one is used, with a warning, as in Go.
     AtStart,
     /// At a reload the current certificate may be better: it stays.
     AtReload,
 }
 
-impl Judge {
+impl ValidityCheck {
     /// Checks the first certificate, which peers verify. `file` is its source.
     pub(super) fn chain(self, file: &Contents, chain: &[CertificateDer<'_>]) -> Result<(), TlsError> {
         let fault = chain.first().and_then(Validity::of_one).and_then(|leaf| leaf.fault_at(now()));

@@ -15,7 +15,7 @@ use tokio_rustls::LazyConfigAcceptor;
 
 use super::legacy::{client_verifier, explained};
 use super::material::{Material, Options, Tls};
-use super::pem::Judge;
+use super::pem::ValidityCheck;
 use super::{
     ALPN_H2, ALPN_HTTP1, CipherSuites, HandshakeError, LegacyPkiObserver, ReadAhead, TlsError, TlsVersion,
     Validities, Validity, pem,
@@ -23,11 +23,11 @@ use super::{
 
 /// The limit of a ClientHello in bytes, with record headers: one record. Real ones have 200 to 2,000, including
 /// post-quantum key shares.
-const HELLO_LIMIT: usize = 16 << 10;
+const MAX_HELLO_BYTES: usize = 16 << 10;
 
 /// The limit of the bytes that a client sends after its ClientHello until its handshake is complete. rustls accepts a
 /// certificate chain of at most 64 KiB.
-const FLIGHT_LIMIT: usize = 80 << 10;
+const MAX_FLIGHT_BYTES: usize = 80 << 10;
 
 /// A listener's TLS stream.
 pub type ServerStream<IO> = tokio_rustls::server::TlsStream<IO>;
@@ -64,7 +64,7 @@ pub type ServerTls = Tls<ServerTlsOptions>;
 
 impl ServerTls {
     /// Performs the handshake on an accepted connection. The caller sets the time-out, see
-    /// [`crate::listen::HANDSHAKE_LIMIT`]. Calls `on_hello` when the ClientHello is complete, before any cryptography.
+    /// [`crate::listen::HANDSHAKE_TIMEOUT`]. Calls `on_hello` when the ClientHello is complete, before any cryptography.
     ///
     /// # Errors
     /// If the peer disconnects, does not speak TLS, sends too much, or fails verification (it was sent an alert).
@@ -73,10 +73,10 @@ impl ServerTls {
         io: IO,
         on_hello: impl FnOnce(),
     ) -> Result<ServerStream<ReadAhead<IO>>, HandshakeError> {
-        let io = ReadAhead::bounded(io, HELLO_LIMIT);
+        let io = ReadAhead::bounded(io, MAX_HELLO_BYTES);
         let mut hello = LazyConfigAcceptor::new(Acceptor::default(), io).await?;
         on_hello();
-        hello.io.allow(FLIGHT_LIMIT);
+        hello.io.allow(MAX_FLIGHT_BYTES);
         let configs = self.config();
         let offered = hello.client_hello().alpn();
         let ignored = offered.is_some_and(|offered| ignores_alpn(&self.options().alpn, offered));
@@ -98,14 +98,14 @@ impl Options for ServerTlsOptions {
         &self,
         material: &Material,
         observer: &LegacyPkiObserver,
-        judge: Judge,
+        check: ValidityCheck,
     ) -> Result<(Configs, Validities), TlsError> {
         let mut provider = super::provider();
         self.suites.select(&mut provider.cipher_suites);
         let provider = Arc::new(provider);
         let (cert, key) = material.pair.as_ref().expect("a listener's material has a pair");
         let pair = pem::certified_key(cert, key, &provider)?;
-        judge.chain(cert, &pair.cert)?;
+        check.chain(cert, &pair.cert)?;
         let mut validities = Validities { own: Validity::of(&pair.cert), authorities: None };
         let protocols = self.min_version.protocols(self.suites.has_tls12());
         let builder =

@@ -24,20 +24,20 @@ use super::admin::{JSON, host};
 use super::routes::{Request, Response, Routes, error, reply};
 
 /// The most requests of one POST route at once.
-const AT_ONCE: usize = 4;
+const MAX_CONCURRENT_POSTS: usize = 4;
 
 /// The body of a PUT, in the request's extensions.
 #[derive(Clone)]
 pub(super) struct Body(pub(super) Bytes);
 
-/// Adds a POST route whose answer to a query is a document, or the text of a refusal. At most [`AT_ONCE`] requests are
+/// Adds a POST route whose answer to a query is a document, or the text of a refusal. At most [`MAX_CONCURRENT_POSTS`] requests are
 /// answered at once.
 pub fn with_post<T: Serialize, F: Future<Output = Result<T, String>> + Send + 'static>(
     routes: Routes,
     path: &'static str,
     answer: impl Fn(String) -> F + Send + Sync + 'static,
 ) -> Routes {
-    let (permits, answer) = (Arc::new(Semaphore::new(AT_ONCE)), Arc::new(answer));
+    let (permits, answer) = (Arc::new(Semaphore::new(MAX_CONCURRENT_POSTS)), Arc::new(answer));
     routes.at_length(path, move |request| {
         let refusal = refusal(request, &Method::POST);
         let query = request.uri.query().unwrap_or_default().to_owned();
@@ -47,7 +47,7 @@ pub fn with_post<T: Serialize, F: Future<Output = Result<T, String>> + Send + 's
                 return refusal;
             }
             let Ok(_permit) = permits.try_acquire() else {
-                let text = format!("{AT_ONCE} such requests are being answered, try again\n");
+                let text = format!("{MAX_CONCURRENT_POSTS} such requests are being answered, try again\n");
                 return error(StatusCode::TOO_MANY_REQUESTS, text);
             };
             match answer(query).await.map(|document| serde_json::to_string(&document)) {

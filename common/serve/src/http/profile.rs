@@ -15,7 +15,7 @@ use super::routes::{Response, error, reply};
 /// Samples per second of CPU time, as Go's profiler takes.
 const FREQUENCY: i32 = 100;
 /// The longest profile, in seconds.
-const LONGEST: u64 = 600;
+const MAX_SECONDS: u64 = 600;
 /// Unwinding out of these libraries can deadlock: the interrupted thread may hold their locks.
 const NO_UNWINDING: [&str; 4] = ["libc", "libgcc", "pthread", "vdso"];
 
@@ -29,8 +29,9 @@ pub(super) fn seconds(query: Option<&str>) -> u64 {
 /// Samples for this long, then answers with the profile. Only one profile runs at a time; a client that disconnects
 /// ends its profile.
 pub(super) async fn cpu(seconds: u64) -> Response {
-    if seconds > LONGEST {
-        let text = format!("a profile takes {LONGEST} seconds at most, ?seconds={seconds} was asked for\n");
+    if seconds > MAX_SECONDS {
+        let text =
+            format!("a profile takes {MAX_SECONDS} seconds at most, ?seconds={seconds} was asked for\n");
         return error(StatusCode::BAD_REQUEST, text);
     }
     let builder = ProfilerGuardBuilder::default().frequency(FREQUENCY).blocklist(&NO_UNWINDING);

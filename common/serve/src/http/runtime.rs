@@ -16,7 +16,7 @@ pub struct OpsRuntime {
 }
 
 /// How long the encoding of a profile may delay the process's end.
-const LINGER: Duration = Duration::from_millis(100);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(100);
 
 impl OpsRuntime {
     /// Starts the thread.
@@ -45,7 +45,7 @@ impl OpsRuntime {
 impl Drop for OpsRuntime {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_timeout(LINGER);
+            runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
         }
     }
 }

@@ -26,15 +26,15 @@ use super::routes::Request;
 
 /// The connection limit of one port: a new connection closes the oldest one. A prober and two scrapers need three. A new one
 /// never waits, because a probe gives up after a second.
-pub(super) const CONNECTIONS: usize = 64;
+pub(super) const MAX_CONNECTIONS: usize = 64;
 /// The time-out for a request's head, from the accept or the end of the previous answer on.
-pub(super) const HEAD: Duration = Duration::from_secs(5);
+pub(super) const REQUEST_READ_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest head, in bytes.
 const HEAD_BYTES: usize = 16 * 1024;
 /// The longest body of a PUT, in bytes: a verbosity.
 const BODY_BYTES: usize = 64;
 /// The first and the longest pause between attempts to listen.
-const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+const BIND_RETRY_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 /// A port that is served, or whose bind is retried. Dropping it ends both at once.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl ServerHandle {
 
 /// Listens. Logs each failure, and retries until it succeeds.
 async fn bind_or_retry(name: &'static str, bind: &Bind) -> TcpListener {
-    let mut pause = RETRY.0;
+    let mut pause = BIND_RETRY_PAUSES.0;
     loop {
         match bind_tcp(bind.host.text(), bind.port) {
             Ok(listener) => return listener,
@@ -88,7 +88,7 @@ async fn bind_or_retry(name: &'static str, bind: &Bind) -> TcpListener {
                 let retry_in = GoDuration::from(pause);
                 tracing::error!(port = name, %error, %retry_in, "Cannot listen, trying again");
                 tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(RETRY.1);
+                pause = (pause * 2).min(BIND_RETRY_PAUSES.1);
             }
         }
     }
@@ -105,7 +105,7 @@ async fn accept(mut listener: AcceptLoop<TcpListener>, routes: Arc<Routes>, stop
             () = stop.cancelled() => break,
         };
         open.retain(|connection| !connection.is_finished());
-        if open.len() >= CONNECTIONS {
+        if open.len() >= MAX_CONNECTIONS {
             // Without notice: a client that sends half a head would not react.
             open.pop_front();
         }
@@ -131,7 +131,7 @@ async fn connection(stream: TcpStream, peer: SocketAddr, routes: Arc<Routes>, gr
     let connection = http1::Builder::new()
         // Without a timer the time-out for heads has no effect.
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD)
+        .header_read_timeout(REQUEST_READ_TIMEOUT)
         .max_buf_size(HEAD_BYTES)
         .serve_connection(TokioIo::new(stream), service);
     // A failed connection concerns only its client.
@@ -143,7 +143,7 @@ async fn head(request: http::Request<hyper::body::Incoming>, peer: SocketAddr) -
     let (mut head, body) = request.into_parts();
     head.extensions.insert(peer);
     if head.method == http::Method::PUT {
-        let body = tokio::time::timeout(HEAD, Limited::new(body, BODY_BYTES).collect()).await;
+        let body = tokio::time::timeout(REQUEST_READ_TIMEOUT, Limited::new(body, BODY_BYTES).collect()).await;
         if let Ok(Ok(body)) = body {
             head.extensions.insert(Body(body.to_bytes()));
         }

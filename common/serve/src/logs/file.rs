@@ -9,8 +9,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use super::connection_log::MAX_FILE_SIZE;
 use super::line::stamps;
-use super::records::FILE_SIZE;
 use super::{Options, Severity};
 
 /// The maximum size of a file in a folder, in bytes. Source: klog's `MaxSize`.
@@ -69,7 +69,7 @@ impl LogFile {
         })?;
         // A device or a pipe has no size.
         let (size, limit) = match file.metadata() {
-            Ok(metadata) if metadata.is_file() => (metadata.len(), FILE_SIZE),
+            Ok(metadata) if metadata.is_file() => (metadata.len(), MAX_FILE_SIZE),
             _ => (0, u64::MAX),
         };
         // The path may be a link (/dev/stdout is one), which must not be renamed. A deleted file has no path.

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 const PERIOD: Duration = Duration::from_secs(60);
 
 /// The highest number of cause and peer pairs, at about 60 bytes each. Further peers share one entry for each cause.
-const MOST: usize = 1_024;
+const MAX_ENTRIES: usize = 1_024;
 
 /// Decides which lines are written. Clones share the state.
 #[derive(Debug, Clone, Default)]
@@ -60,12 +60,12 @@ impl LogLimit {
         let (mut state, now) = (self.0.lock(), Instant::now());
         let state = &mut *state;
         let mut key = (cause, Some(state.hasher.hash_one(peer)));
-        if state.entries.len() >= MOST && !state.entries.contains_key(&key) {
+        if state.entries.len() >= MAX_ENTRIES && !state.entries.contains_key(&key) {
             if state.purged.is_none_or(|purged| now.duration_since(purged) >= PURGE_EVERY) {
                 state.purged = Some(now);
                 state.entries.retain(|_, entry| now.duration_since(entry.at) < PERIOD);
             }
-            if state.entries.len() >= MOST {
+            if state.entries.len() >= MAX_ENTRIES {
                 key = (cause, None);
             }
         }
@@ -127,8 +127,8 @@ mod tests {
     async fn a_flood_from_many_addresses_is_bounded_too() {
         let limit = LogLimit::default();
         let lines = (0..100_000).filter_map(|number| limit.due("token", peer(number))).count();
-        assert_eq!(lines, MOST + 1);
-        assert!(limit.0.lock().entries.len() <= MOST + 1);
+        assert_eq!(lines, MAX_ENTRIES + 1);
+        assert!(limit.0.lock().entries.len() <= MAX_ENTRIES + 1);
         tokio::time::advance(PERIOD).await;
         assert_eq!(limit.due("token", peer(1 << 20)), Some(0), "there is room for new ones");
         assert_eq!(limit.0.lock().entries.len(), 1);

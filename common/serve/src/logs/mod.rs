@@ -27,12 +27,12 @@
 //! A `--log-file` that reaches its maximum size is truncated, as by klog. Spans are not recorded; an event has all its
 //! fields. Times are UTC (klog's are local, which is the same in a container).
 
+mod connection_log;
 mod escape;
 mod file;
 mod limit;
 mod line;
 mod queue;
-mod records;
 mod subscriber;
 #[cfg(test)]
 mod tests;
@@ -47,12 +47,12 @@ use std::sync::{Arc, OnceLock, mpsc};
 use std::thread;
 use std::time::Duration;
 
+pub use connection_log::{ConnectionLogWriter, milliseconds};
 pub use escape::{Peer, shown_error};
 use flags::Exit;
 pub use flags::{LogFormat as Format, LogOptions as Options, Severity};
 pub use limit::{LogLimit, network};
 pub(crate) use line::now as unix_now;
-pub use records::{Records, milliseconds};
 pub use subscriber::Subscriber;
 pub use verbosity::VerbosityLevel;
 
@@ -67,9 +67,9 @@ pub struct Logs {
 }
 
 /// How long a process that ends waits for its last lines.
-const FLUSH_LIMIT: Duration = Duration::from_secs(2);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 /// The same for a process that must end at once.
-const AT_ONCE: Duration = Duration::from_millis(100);
+const URGENT_FLUSH_TIMEOUT: Duration = Duration::from_millis(100);
 
 impl Logs {
     /// Opens the outputs and makes this the process's log.
@@ -123,13 +123,13 @@ impl LastWords {
         let (done, ended) = mpsc::channel();
         // A write to a standard error with a stopped reader blocks without end.
         let say = move || {
-            self.0.flush(AT_ONCE);
+            self.0.flush(URGENT_FLUSH_TIMEOUT);
             fatal(message);
             let _ = done.send(());
         };
         let said = thread::Builder::new().name("last words".to_owned()).spawn(say);
         if said.is_ok() {
-            let _ = ended.recv_timeout(2 * AT_ONCE);
+            let _ = ended.recv_timeout(2 * URGENT_FLUSH_TIMEOUT);
         }
         std::process::exit(code)
     }
@@ -137,7 +137,7 @@ impl LastWords {
 
 impl Drop for Logs {
     fn drop(&mut self) {
-        self.flush(FLUSH_LIMIT);
+        self.flush(FLUSH_TIMEOUT);
     }
 }
 

@@ -12,14 +12,14 @@ use super::Severity;
 use crate::metrics::Counter;
 
 /// The limit of the queue in bytes: some seconds of a busy process.
-const LIMIT: usize = 4 * 1024 * 1024;
+const MAX_QUEUED_BYTES: usize = 4 * 1024 * 1024;
 
-/// Bytes in the queue that end the writer's pause.
-const MUCH: usize = LIMIT / 4;
+/// With this many bytes in the queue the writer's pause ends early.
+const WAKE_WRITER_BYTES: usize = MAX_QUEUED_BYTES / 4;
 
 /// How long the writer pauses after a write, so that it writes several lines at once. Waking it for each line cost more
 /// than all other work on logs: a fifth of the cost of a short connection.
-const REST: Duration = Duration::from_millis(10);
+const WRITE_PAUSE: Duration = Duration::from_millis(10);
 
 /// One rendered line, with its newline.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ impl Queue {
                 held.fetch_sub(lines.iter().map(|line| line.text.len()).sum(), Ordering::Relaxed);
                 write(&lines, &counted);
                 drop((lines, flushed));
-                thread::park_timeout(REST);
+                thread::park_timeout(WRITE_PAUSE);
             }
         };
         let started = thread::Builder::new().name(thread.to_owned()).spawn(run);
@@ -75,12 +75,12 @@ impl Queue {
         Ok(Arc::new(Self { items, bytes, writer: started.thread().clone(), lost }))
     }
 
-    /// Queues the line, or counts it as lost. Wakes only a writer that has no lines, or many.
+    /// Queues the line, or counts it as lost. A writer that pauses is woken only at [`WAKE_WRITER_BYTES`].
     pub(super) fn push(&self, line: Line) {
         let len = line.text.len();
         let before = self.bytes.fetch_add(len, Ordering::Relaxed);
-        let fits = before + len <= LIMIT;
-        if before < MUCH && before + len >= MUCH {
+        let fits = before + len <= MAX_QUEUED_BYTES;
+        if before < WAKE_WRITER_BYTES && before + len >= WAKE_WRITER_BYTES {
             self.writer.unpark();
         }
         if !fits || self.items.send(Item::Line(line)).is_err() {
@@ -126,19 +126,19 @@ mod tests {
         let (queue, told, permit) = queue();
         queue.push(line(1));
         assert_eq!(told.recv_timeout(SOON), Ok(1));
-        queue.push(line(LIMIT - 1));
+        queue.push(line(MAX_QUEUED_BYTES - 1));
         queue.push(line(2));
         queue.push(line(1));
         assert_eq!(queue.lost.get(), 1, "what is being written does not count");
         drop(permit);
         queue.flush(SOON);
-        queue.push(line(LIMIT));
+        queue.push(line(MAX_QUEUED_BYTES));
         assert_eq!(queue.lost.get(), 1, "what was written makes room");
     }
 
-    /// At its rest the writer takes no line, until there are many or a flush.
+    /// In its pause the writer takes no line, until there are many or a flush.
     #[test]
-    fn lines_of_one_rest_are_written_together() {
+    fn lines_of_one_pause_are_written_together() {
         let (tell, told) = mpsc::channel();
         let write = move |lines: &[Line], _: &Counter| {
             let _ = tell.send(lines.len());
@@ -146,7 +146,7 @@ mod tests {
         let queue = Queue::start("test", write).expect("starts");
         let began = tokio::time::Instant::now();
         let mut pushed = 0;
-        while began.elapsed() < 20 * REST {
+        while began.elapsed() < 20 * WRITE_PAUSE {
             queue.push(line(1));
             pushed += 1;
         }

@@ -12,17 +12,17 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-use super::Fate;
+use super::SpanResult;
 use super::message::{ExportTraceServiceRequest, KeyValue, Resource, ResourceSpans, ScopeSpans, Span};
 use crate::logs::Peer;
 use crate::metrics::CountBy;
 
 /// The most spans of one call.
-const BATCH: usize = 512;
+const MAX_BATCH_SPANS: usize = 512;
 /// How long the first span of a batch waits for others.
-const GATHER: Duration = Duration::from_secs(1);
+const BATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// The time limit of a call.
-const WITHIN: Duration = Duration::from_secs(5);
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
 const PATH: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
 
@@ -34,13 +34,13 @@ pub(super) async fn run(
     mut ended: mpsc::Receiver<Span>,
     collector: String,
     service: (&'static str, String),
-    fates: CountBy<Fate>,
+    results: CountBy<SpanResult>,
 ) {
     let (mut connection, mut spans, mut failing) = (None, Vec::new(), false);
-    while ended.recv_many(&mut spans, BATCH).await > 0 {
-        if spans.len() < BATCH {
-            sleep(GATHER).await;
-            while spans.len() < BATCH
+    while ended.recv_many(&mut spans, MAX_BATCH_SPANS).await > 0 {
+        if spans.len() < MAX_BATCH_SPANS {
+            sleep(BATCH_INTERVAL).await;
+            while spans.len() < MAX_BATCH_SPANS
                 && let Ok(span) = ended.try_recv()
             {
                 spans.push(span);
@@ -48,19 +48,20 @@ pub(super) async fn run(
         }
         let count = spans.len() as u64;
         let message = batch(&service, std::mem::take(&mut spans));
-        let sent = timeout(WITHIN, send(&mut connection, &collector, message)).await;
-        let sent = sent.unwrap_or_else(|_| Err(format!("no answer within {} s", WITHIN.as_secs()).into()));
+        let sent = timeout(EXPORT_TIMEOUT, send(&mut connection, &collector, message)).await;
+        let sent =
+            sent.unwrap_or_else(|_| Err(format!("no answer within {} s", EXPORT_TIMEOUT.as_secs()).into()));
         let failed_before = std::mem::replace(&mut failing, sent.is_err());
         match sent {
             Ok(()) => {
-                fates.counter(Fate::Exported).inc_by(count);
+                results.counter(SpanResult::Exported).inc_by(count);
                 if failed_before {
                     tracing::info!(collector, "trace spans are exported again");
                 }
             }
             Err(error) => {
                 connection = None;
-                fates.counter(Fate::Lost).inc_by(count);
+                results.counter(SpanResult::Lost).inc_by(count);
                 if !failed_before {
                     tracing::warn!(err = %Peer(&error.to_string()), collector, "trace spans are lost (--otlp-endpoint)");
                 }

@@ -20,11 +20,11 @@ use crate::metrics::{CountBy, Registry};
 use message::{KeyValue, Span, Status};
 
 /// The most spans that wait for the collector.
-const QUEUE: usize = 4_096;
+const MAX_QUEUED_SPANS: usize = 4_096;
 
 crate::label! {
     /// What became of a recorded span.
-    enum Fate in "result" {
+    enum SpanResult in "result" {
         /// The collector has taken it.
         Exported => "exported",
         /// There was no room, or the collector did not take it.
@@ -40,7 +40,7 @@ pub struct Tracer(Option<Arc<Shared>>);
 struct Shared {
     queue: mpsc::Sender<Span>,
     ratio: f32,
-    fates: CountBy<Fate>,
+    results: CountBy<SpanResult>,
 }
 
 /// The role of a span.
@@ -66,11 +66,11 @@ impl Tracer {
     ) -> Self {
         let Some(collector) = options.otlp_endpoint.clone() else { return Self::default() };
         let help = "Recorded spans of dials, by what became of them";
-        let fates = CountBy::register(registry.sub_registry_with_prefix(prefix), "trace_spans_total", help);
-        let (queue, ended) = mpsc::channel(QUEUE);
+        let results = CountBy::register(registry.sub_registry_with_prefix(prefix), "trace_spans_total", help);
+        let (queue, ended) = mpsc::channel(MAX_QUEUED_SPANS);
         let ratio = options.otlp_sample_ratio;
-        runtime.spawn(export::run(ended, collector, service, fates.clone()));
-        Self(Some(Arc::new(Shared { queue, ratio, fates })))
+        runtime.spawn(export::run(ended, collector, service, results.clone()));
+        Self(Some(Arc::new(Shared { queue, ratio, results })))
     }
 
     /// A span that begins now, in the trace of `parent`, or in a new one.
@@ -161,7 +161,7 @@ impl OpenSpan {
         span.end = nanoseconds(ended);
         span.status = error.map(|message| Status { message, code: 2 });
         if tracer.queue.try_send(span).is_err() {
-            tracer.fates.count(Fate::Lost);
+            tracer.results.count(SpanResult::Lost);
         }
     }
 }

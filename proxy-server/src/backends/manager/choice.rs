@@ -12,7 +12,7 @@ use crate::backends::table::{Comparison, Health, Table};
 use crate::backends::{Backend, Choice, LinkId, Selection, Strategy};
 
 /// Agents that a choice passes over because another dial tries them.
-const MOST_BUSY: usize = 8;
+const MAX_BUSY: usize = 8;
 
 impl<L: Clone> BackendManager<L> {
     /// Chooses a stream for a target's host by the rules of [`crate::backends`]. `exclude` is short: the streams that this dial
@@ -23,8 +23,12 @@ impl<L: Clone> BackendManager<L> {
 
     /// Chooses again after a stream has failed: a ready stream of another agent, then any other.
     pub fn choose_another(&self, host: &str, tried: LinkId, agent_id: &str) -> Option<Choice<L>> {
-        let others =
-            self.choose_of(host, (&[Health::Ready], None), &self.streams_of(agent_id), &mut rand::rng());
+        let others = self.choose_of(
+            host,
+            (&[Health::Ready], None),
+            &self.streams_of_agent(agent_id),
+            &mut rand::rng(),
+        );
         others.or_else(|| self.choose(host, &[tried]))
     }
 
@@ -93,7 +97,7 @@ impl<L: Clone> BackendManager<L> {
             for table in state.tables.iter().filter(|table| only.is_none_or(|only| table.strategy == only)) {
                 while let Some(found) = table.find(host, *health, &skipped, better, rng) {
                     let id = state.choose_lane(found, *health, exclude, now).unwrap_or(found);
-                    let last_resort = *health != Health::Ready || passed >= MOST_BUSY;
+                    let last_resort = *health != Health::Ready || passed >= MAX_BUSY;
                     if let Some(choice) = state.choice(id, table.strategy, now, last_resort) {
                         choice.log_choice(*health);
                         return Some(choice);
@@ -131,9 +135,9 @@ impl<L: Clone> State<L> {
     /// the last resort.
     fn choice(&self, id: LinkId, strategy: Strategy, now: Instant, last_resort: bool) -> Option<Choice<L>> {
         let Link { backend: Backend { agent_id, handle, .. }, stats, lane, .. } = self.links.get(&id)?;
-        let flight = stats.begin(now, last_resort)?;
+        let pending = stats.begin(now, last_resort)?;
         let (agent_id, lane) = (Arc::clone(agent_id), lane.clone());
-        Some(Choice { link: id, agent_id, flight, lane, handle: handle.clone(), strategy })
+        Some(Choice { link: id, agent_id, pending, lane, handle: handle.clone(), strategy })
     }
 
     /// Those that a dial may use.

@@ -17,17 +17,17 @@ use crate::backends::table::Health;
 use crate::backends::{AgentStats, LinkId};
 
 /// The pause between two looks at all agents.
-const EVERY: Duration = Duration::from_secs(1);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// An agent is slow if its expected dial time is above this, and above [`SLOW_FACTOR`] times the median.
-const SLOW: Duration = Duration::from_millis(25);
+const MIN_SLOW_DIAL_TIME: Duration = Duration::from_millis(25);
 const SLOW_FACTOR: u32 = 4;
 
 /// Agents shown for each reason: agent ids are chosen by agents, and each is a time series.
-const MOST_SHOWN: usize = 10;
+const MAX_SHOWN: usize = 10;
 
 /// Ejections that are kept although the agent has gone. Agents choose their ids.
-const MOST_DEPARTED: usize = 1_000;
+const MAX_DEPARTED: usize = 1_000;
 
 serve::label! {
     /// Why an agent is an outlier.
@@ -79,7 +79,7 @@ impl OutlierMetrics {
         };
         self.expected.get_or_create(&Rank::Median).set(median.as_secs_f64());
         self.expected.get_or_create(&Rank::Slowest).set(slowest.as_secs_f64());
-        let slow = SLOW.max(median * SLOW_FACTOR);
+        let slow = MIN_SLOW_DIAL_TIME.max(median * SLOW_FACTOR);
         self.outliers.clear();
         self.show(OutlierReason::Failing, agents, |agent| agent.stats.ejected_for(now).is_some());
         self.show(OutlierReason::Slow, agents, |agent| agent.stats.expected(now) > slow);
@@ -93,7 +93,7 @@ impl OutlierMetrics {
             let (opened, failed) = agent.stats.dials();
             (Reverse(opened + failed), agent.stats.since(), Arc::clone(&agent.id))
         });
-        for agent in shown.into_iter().take(MOST_SHOWN) {
+        for agent in shown.into_iter().take(MAX_SHOWN) {
             self.outliers.get_or_create(&([("agent_id", Arc::clone(&agent.id))], reason)).set(1);
         }
     }
@@ -101,7 +101,7 @@ impl OutlierMetrics {
 
 /// Ejects agents and lets them return, for ever.
 pub async fn keep_sweeping<L: Clone>(backends: BackendManager<L>, metrics: OutlierMetrics) {
-    let (mut looks, logs) = (interval(EVERY), LogLimit::default());
+    let (mut looks, logs) = (interval(SWEEP_INTERVAL), LogLimit::default());
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         looks.tick().await;
@@ -151,7 +151,7 @@ impl<L: Clone> BackendManager<L> {
             left -= usize::from(ejected);
             ejections += u64::from(ejected);
             self.shared.log_change(id, change);
-            let streams = self.streams_of(id);
+            let streams = self.streams_of_agent(id);
             // Not those of an agent that has registered again under this id meanwhile.
             let eject =
                 |link: &mut Link<L>| link.ejected = if link.stats.is(stats) { ejected } else { link.ejected };
@@ -190,7 +190,7 @@ impl<L: Clone> State<L> {
         let Some(Agent { stats, .. }) = self.agents.remove(agent_id) else { return };
         if stats.ejected_for(now).is_some() {
             self.departed.retain(|_, stats| stats.ejected_for(now).is_some());
-            if self.departed.len() < MOST_DEPARTED {
+            if self.departed.len() < MAX_DEPARTED {
                 self.departed.insert(Arc::clone(agent_id), stats);
             }
         }

@@ -6,7 +6,7 @@ use crate::limits::{MAX_LANES_PER_AGENT, MAX_STREAMS_PER_AGENT};
 
 impl<L: Clone> BackendManager<L> {
     /// The handles of the lanes of an agent process that opens another one.
-    pub fn lanes_beside(&self, backend: &Backend<L>) -> Vec<L> {
+    pub fn lanes_of_process(&self, backend: &Backend<L>) -> Vec<L> {
         let state = self.shared.state.read();
         let streams = state.agents.get(&backend.agent_id).into_iter().flat_map(|agent| &agent.streams);
         let lanes = streams.filter_map(|id| Some(&state.links.get(id)?.backend));
@@ -15,29 +15,29 @@ impl<L: Clone> BackendManager<L> {
 
     /// The handles of the other streams of the same agent id.
     pub fn siblings(&self, id: LinkId) -> Vec<L> {
-        self.beside(id, |_, _| true)
+        self.siblings_where(id, |_, _| true)
     }
 
     /// The handles of the other lanes of the same agent process.
     pub fn lanes(&self, id: LinkId) -> Vec<L> {
-        self.beside(id, |_, is_lane| is_lane)
+        self.siblings_where(id, |_, is_lane| is_lane)
     }
 
     /// The handles of the streams of the same agent id that are no lanes of its process, and neither draining nor unresponsive.
     pub fn rivals(&self, id: LinkId) -> Vec<L> {
-        self.beside(id, |link, is_lane| !is_lane && !link.draining && !link.is_unresponsive())
+        self.siblings_where(id, |link, is_lane| !is_lane && !link.draining && !link.is_unresponsive())
     }
 
     /// Whether another lane of the same agent process does not answer pings.
-    pub fn is_lane_silent_beside(&self, id: LinkId) -> bool {
-        !self.beside(id, |link, is_lane| is_lane && link.silent).is_empty()
+    pub fn has_unresponsive_sibling_lane(&self, id: LinkId) -> bool {
+        !self.siblings_where(id, |link, is_lane| is_lane && link.silent).is_empty()
     }
 
     /// The handles of the other streams of the same agent id that are `wanted`, by whether they are lanes of the same process.
-    fn beside(&self, id: LinkId, wanted: impl Fn(&Link<L>, bool) -> bool) -> Vec<L> {
+    fn siblings_where(&self, id: LinkId, wanted: impl Fn(&Link<L>, bool) -> bool) -> Vec<L> {
         let state = self.shared.state.read();
         let lanes: Vec<LinkId> = state.lanes_of(id).map(|(lane, _)| lane).collect();
-        let others = state.streams_of_agent(id).filter(|(other, _)| *other != id);
+        let others = state.streams_of_same_agent(id).filter(|(other, _)| *other != id);
         let others = others.filter(|(other, link)| wanted(link, lanes.contains(other)));
         others.map(|(_, link)| link.backend.handle.clone()).collect()
     }
@@ -57,7 +57,7 @@ impl<L: Clone> State<L> {
     }
 
     /// All streams of a stream's agent id, itself included, the oldest first.
-    pub(super) fn streams_of_agent(&self, id: LinkId) -> impl Iterator<Item = (LinkId, &Link<L>)> {
+    pub(super) fn streams_of_same_agent(&self, id: LinkId) -> impl Iterator<Item = (LinkId, &Link<L>)> {
         let agent = self.links.get(&id).and_then(|link| self.agents.get(&link.backend.agent_id));
         let streams = agent.into_iter().flat_map(|agent| &agent.streams);
         streams.filter_map(|other| Some((*other, self.links.get(other)?)))
@@ -67,6 +67,6 @@ impl<L: Clone> State<L> {
     pub(super) fn lanes_of(&self, id: LinkId) -> impl Iterator<Item = (LinkId, &Link<L>)> {
         let this = self.links.get(&id);
         let is_lane = move |other: &Link<L>| this.is_some_and(|this| this.backend.is_lane_of(&other.backend));
-        self.streams_of_agent(id).filter(move |(other, link)| *other == id || is_lane(link))
+        self.streams_of_same_agent(id).filter(move |(other, link)| *other == id || is_lane(link))
     }
 }

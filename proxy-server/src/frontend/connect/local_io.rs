@@ -19,13 +19,13 @@ use crate::frontend::barrier::FirstByteBarrier;
 use crate::frontend::connection_log::ConnectionLog;
 
 /// Largest single read in bytes, whatever the link permits: two frames on the wire.
-const LARGEST_READ: usize = 128 * 1024;
+const MAX_READ: usize = 128 * 1024;
 /// Time limit for the last bytes before an end to leave our own buffer (a TLS session's). Then the socket is reset.
-const CLOSE_WITHIN: Duration = Duration::from_secs(10);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The same after the endpoint's own end, where the client may pause as long as with bytes that the link holds.
-const FLUSH_WITHIN: Duration = Duration::from_secs(600);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(600);
 /// Interval of the checks whether a client has gone while the link takes no bytes from it.
-const LOOK_AFTER: Duration = Duration::from_secs(10);
+const GONE_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A client's socket after its CONNECT was answered.
 pub(super) struct SocketIo<S> {
@@ -112,7 +112,7 @@ impl<S: Socket> LocalIo for SocketIo<S> {
     fn poll_read(&mut self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Read>> {
         let sent_before = !self.early.is_empty();
         let bytes = if self.early.is_empty() {
-            match ready!(poll_read_full(&mut self.socket, cx, max.min(LARGEST_READ), &mut self.failed)) {
+            match ready!(poll_read_full(&mut self.socket, cx, max.min(MAX_READ), &mut self.failed)) {
                 Ok(bytes) => bytes,
                 // TLS ended without close_notify: a client that closes so reads nothing more.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
@@ -144,12 +144,12 @@ impl<S: Socket> LocalIo for SocketIo<S> {
 
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         // A socket that is not read wakes no task, so it is checked periodically.
-        let look = self.look.get_or_insert_with(|| Box::pin(sleep(LOOK_AFTER)));
+        let look = self.look.get_or_insert_with(|| Box::pin(sleep(GONE_CHECK_INTERVAL)));
         while look.as_mut().poll(cx).is_ready() {
             if self.socket.may_be_gone() {
                 return Poll::Ready(());
             }
-            look.as_mut().reset(Instant::now() + LOOK_AFTER);
+            look.as_mut().reset(Instant::now() + GONE_CHECK_INTERVAL);
         }
         Poll::Pending
     }
@@ -193,7 +193,7 @@ impl<S: Socket> LocalIo for SocketIo<S> {
         self.log.ended(close_reason);
         match close_reason {
             CloseReason::Flushed => {
-                let within = if let State::Eof = self.state { CLOSE_WITHIN } else { FLUSH_WITHIN };
+                let within = if let State::Eof = self.state { CLOSE_TIMEOUT } else { FLUSH_TIMEOUT };
                 self.poll_close(cx, allowance, within, S::poll_shutdown)
             }
             CloseReason::Broken(cause) if S::CUT_BY_CLOSE || was_given_up(cause) => {
@@ -201,7 +201,7 @@ impl<S: Socket> LocalIo for SocketIo<S> {
                 self.log.end_written(Duration::ZERO);
                 Poll::Ready(())
             }
-            CloseReason::Broken(_) => self.poll_close(cx, allowance, CLOSE_WITHIN, S::poll_cut),
+            CloseReason::Broken(_) => self.poll_close(cx, allowance, CLOSE_TIMEOUT, S::poll_cut),
         }
     }
 }

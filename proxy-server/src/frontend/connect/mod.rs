@@ -46,7 +46,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes read from a client while its dial is pending. Further bytes wait in the socket.
 const MAX_EARLY: usize = 64 * 1024;
 /// Interval of the checks whether a half-closed client has gone while its dial is pending.
-const LOOK_AFTER: Duration = Duration::from_secs(1);
+const GONE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// First buffer of a head, in bytes; kube-apiserver's heads have about 70.
 const FIRST_READ: usize = 1024;
 
@@ -207,7 +207,7 @@ async fn left<S: Socket>(socket: &mut S, early: &mut BytesMut) {
 /// clients of Go and OpenSSL half-close by close_notify alone, so a FIN behind it counts as a departure.)
 async fn gone<S: Socket>(socket: &mut S) {
     while !socket.may_be_gone() {
-        sleep(LOOK_AFTER).await;
+        sleep(GONE_CHECK_INTERVAL).await;
     }
 }
 

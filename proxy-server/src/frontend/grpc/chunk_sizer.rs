@@ -7,34 +7,34 @@
 use std::time::Duration;
 
 /// Payload of one DATA packet to a client that keeps up, in bytes. Larger packets cost more memory and are no faster.
-const LARGE: usize = 64 << 10;
+const MAX_CHUNK: usize = 64 << 10;
 /// Payload of one DATA packet to any other client, in bytes: the size that a Go agent uses.
-const SMALL: usize = 4 << 10;
+const MIN_CHUNK: usize = 4 << 10;
 /// Bytes that a client takes without a pause before it counts as keeping up: more than its queue and its flow-control window
 /// hold of small packets.
-const PROOF: usize = 128 << 10;
+const KEEPS_UP_BYTES: usize = 128 << 10;
 /// A client that grants no flow-control window for this time does not keep up.
-const PAUSE: Duration = Duration::from_secs(1);
+const MAX_STALL: Duration = Duration::from_secs(1);
 
 /// How well one client has kept up.
 #[derive(Debug, Default)]
 pub(super) struct ChunkSizer {
-    /// Bytes taken since the last pause; counts up to [`PROOF`].
+    /// Bytes taken since the last pause; counts up to [`KEEPS_UP_BYTES`].
     taken: usize,
 }
 
 impl ChunkSizer {
     /// The most payload for the next DATA packet, in bytes. `waited`: how long the client granted no window.
-    pub(super) fn most(&mut self, waited: Duration) -> usize {
-        if waited >= PAUSE {
+    pub(super) fn next_size(&mut self, waited: Duration) -> usize {
+        if waited >= MAX_STALL {
             self.taken = 0;
         }
-        if self.taken < PROOF { SMALL } else { LARGE }
+        if self.taken < KEEPS_UP_BYTES { MIN_CHUNK } else { MAX_CHUNK }
     }
 
     /// Counts bytes that were sent to the client.
     pub(super) fn sent(&mut self, bytes: usize) {
-        self.taken = PROOF.min(self.taken + bytes);
+        self.taken = KEEPS_UP_BYTES.min(self.taken + bytes);
     }
 }
 
@@ -47,15 +47,15 @@ mod tests {
         let mut chunks = ChunkSizer::default();
         let proof = |chunks: &mut ChunkSizer| {
             let mut small = 0;
-            while chunks.most(Duration::ZERO) == SMALL {
-                chunks.sent(SMALL);
+            while chunks.next_size(Duration::ZERO) == MIN_CHUNK {
+                chunks.sent(MIN_CHUNK);
                 small += 1;
             }
             small
         };
         assert_eq!(proof(&mut chunks), 32);
-        assert_eq!(chunks.most(Duration::from_millis(999)), LARGE);
-        assert_eq!(chunks.most(PAUSE), SMALL, "it paused");
+        assert_eq!(chunks.next_size(Duration::from_millis(999)), MAX_CHUNK);
+        assert_eq!(chunks.next_size(MAX_STALL), MIN_CHUNK, "it paused");
         assert_eq!(proof(&mut chunks), 32, "from the beginning");
     }
 }

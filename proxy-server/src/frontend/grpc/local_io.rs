@@ -23,12 +23,12 @@ use crate::frontend::barrier::FirstByteBarrier;
 use crate::frontend::connection_log::ConnectionLog;
 
 /// How long the answer to a CLOSE_REQ may take. A Go client waits 10 s for it.
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// While the link takes nothing, how often the client gets back the window of the bytes that wait, if they are less than
-/// [`MOST_AHEAD`]. A client whose window is used up cannot send its CLOSE_REQ, and Go's waits for that without a time limit.
-const MORE_AHEAD: Duration = Duration::from_secs(5);
-const MOST_AHEAD: usize = 512 << 10;
+/// While the link takes nothing, the frontend returns the window of waiting bytes at this interval, if they are fewer than
+/// [`MAX_AHEAD`]. A client whose window is used up cannot send its CLOSE_REQ; Go's client then waits without a time limit.
+const WINDOW_RETURN_INTERVAL: Duration = Duration::from_secs(5);
+const MAX_AHEAD: usize = 512 << 10;
 
 /// Messages below this length, in bytes, are joined into up to [`GATHERED`] bytes.
 const SMALL: usize = 4 << 10;
@@ -107,10 +107,10 @@ impl<W: Wire> GrpcIo<W> {
 
     /// Returns the withheld window once the link has taken nothing for a while.
     fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.ahead.len() >= MOST_AHEAD || self.stream.wire.held() == 0 {
+        if self.ahead.len() >= MAX_AHEAD || self.stream.wire.held() == 0 {
             return Poll::Pending;
         }
-        ready!(self.more.get_or_insert_with(|| Box::pin(sleep(MORE_AHEAD))).as_mut().poll(cx));
+        ready!(self.more.get_or_insert_with(|| Box::pin(sleep(WINDOW_RETURN_INTERVAL))).as_mut().poll(cx));
         self.more = None;
         self.stream.wire.hold_back(false);
         self.stream.wire.hold_back(true);
@@ -121,7 +121,7 @@ impl<W: Wire> GrpcIo<W> {
     fn put_ahead(&mut self, order: Order) {
         match order {
             Order::Deliver(payload) => self.ahead.join(payload),
-            _ => self.closed = Some(Box::pin(sleep(ANSWER_WITHIN))),
+            _ => self.closed = Some(Box::pin(sleep(ANSWER_TIMEOUT))),
         }
     }
 
@@ -208,7 +208,7 @@ impl<W: Wire + Send> LocalIo for GrpcIo<W> {
         self.blocked = None;
         let room = room.map_err(|error| self.broken(error))?;
         let waited = start.elapsed();
-        let payload = chunks.take_slice(room.min(self.chunks.most(waited)));
+        let payload = chunks.take_slice(room.min(self.chunks.next_size(waited)));
         let length = payload.len();
         self.chunks.sent(length);
         if let Err(error) = self.stream.send(Packet::Data { id: CONNECTION, payload }) {

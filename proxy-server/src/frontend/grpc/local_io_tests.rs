@@ -118,7 +118,7 @@ async fn a_client_whose_bytes_wait_gets_window_for_its_close() {
     local.stream.wire.window = 400_000;
     let began = Instant::now();
     poll_fn(|cx| local.poll_gone(cx)).await;
-    assert_eq!((began.elapsed(), local.held()), (MORE_AHEAD, 700_000));
+    assert_eq!((began.elapsed(), local.held()), (WINDOW_RETURN_INTERVAL, 700_000));
 
     let mut local = open(vec![data(100_000); 30]);
     local.stream.wire.window = 400_000;

@@ -20,7 +20,7 @@ use super::chain;
 use crate::tls::Validity;
 
 /// The most authorities that an error names.
-const SHOWN: usize = 3;
+const MAX_NAMED_AUTHORITIES: usize = 3;
 
 /// The authorities that the operator trusts, for one purpose.
 #[derive(Debug)]
@@ -142,9 +142,10 @@ impl Authorities {
     pub(super) fn explain(&self, top: &CertificateDer<'_>) -> String {
         let Some(top) = Certificate::parse(top) else { return "the certificate is malformed".to_owned() };
         let trusted: Vec<_> = self.certs.iter().filter_map(|cert| Certificate::parse(cert)).collect();
-        let mut names: Vec<String> = trusted.iter().take(SHOWN).map(Certificate::subject).collect();
-        if trusted.len() > SHOWN {
-            names.push(format!("{} more", trusted.len() - SHOWN));
+        let mut names: Vec<String> =
+            trusted.iter().take(MAX_NAMED_AUTHORITIES).map(Certificate::subject).collect();
+        if trusted.len() > MAX_NAMED_AUTHORITIES {
+            names.push(format!("{} more", trusted.len() - MAX_NAMED_AUTHORITIES));
         }
         let same = match trusted.iter().any(|authority| top.names_issuer(authority)) {
             true => " (an authority of that name with another key, or without the right to issue)",

@@ -13,7 +13,7 @@ use crate::tls::Validity;
 use crate::tls::identity::ip_address;
 
 /// The longest name in an error, in characters.
-const NAME_LIMIT: usize = 80;
+const MAX_NAME_CHARS: usize = 80;
 
 /// The role in which the holder uses the certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -221,9 +221,9 @@ fn is_read_by_go(extension: &X509Extension<'_>) -> bool {
     (oid.starts_with("2.5.29.") && oid != "2.5.29.18") || oid == "1.3.6.1.5.5.7.1.1"
 }
 
-/// At most [`NAME_LIMIT`] characters of a name, without control characters.
+/// At most [`MAX_NAME_CHARS`] characters of a name, without control characters.
 fn shown(name: &X509Name<'_>) -> String {
-    let text: String = name.to_string().chars().filter(|c| !c.is_control()).take(NAME_LIMIT).collect();
+    let text: String = name.to_string().chars().filter(|c| !c.is_control()).take(MAX_NAME_CHARS).collect();
     if text.is_empty() { "an authority without a name".to_owned() } else { text }
 }
 

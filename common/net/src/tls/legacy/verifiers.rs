@@ -25,10 +25,10 @@ use crate::tls::{HandshakeError, TlsError, shared_provider};
 
 /// The most certificates of a peer besides its own. Each may cost a check of a signature, and anybody may send them: 150 cost
 /// 12 ms of the handshakes' thread.
-const MOST_INTERMEDIATES: usize = 8;
+const MAX_INTERMEDIATES: usize = 8;
 /// The most intermediate certificates with the same subject. webpki tries every order of certificates whose names fit before it
 /// checks a signature: 8 of one name take 110,000 steps, 3, 3 and 2 of three names some 200.
-const MOST_NAMESAKES: usize = 3;
+const MAX_NAMESAKES: usize = 3;
 
 tokio::task_local! {
     /// The issuer that a peer's certificate names, and the trusted authorities, if the handshake fails for them: an error of
@@ -240,17 +240,17 @@ impl<V> Verifier<V> {
 
 /// Refuses more intermediate certificates than a search for their authority may cost.
 fn limited(presented: &[CertificateDer<'_>]) -> Result<(), Error> {
-    if presented.len() > MOST_INTERMEDIATES {
-        let text = format!("the peer sent more than {MOST_INTERMEDIATES} intermediate certificates");
+    if presented.len() > MAX_INTERMEDIATES {
+        let text = format!("the peer sent more than {MAX_INTERMEDIATES} intermediate certificates");
         return Err(Error::General(text));
     }
     let parsed: Vec<_> = presented.iter().map(Certificate::parse).collect();
     let subjects: Vec<_> =
         parsed.iter().map(|certificate| certificate.as_ref().map(Certificate::raw_subject)).collect();
     let namesakes = |subject| subjects.iter().filter(|other| *other == subject).count();
-    if subjects.iter().any(|subject| namesakes(subject) > MOST_NAMESAKES) {
+    if subjects.iter().any(|subject| namesakes(subject) > MAX_NAMESAKES) {
         let text = format!(
-            "the peer sent more than {MOST_NAMESAKES} intermediate certificates with one subject, or unreadable"
+            "the peer sent more than {MAX_NAMESAKES} intermediate certificates with one subject, or unreadable"
         );
         return Err(Error::General(text));
     }

@@ -6,13 +6,13 @@ use status::words::{ago, count, duration, number};
 use status::{Agent, Failure, Health, INTERVAL_SECONDS, INTERVALS, List, Query, Status, expires};
 
 use super::html::Html;
-use super::table::{FAULT, View, WARN};
+use super::table::{EXPIRY_FAULT, EXPIRY_WARNING, View};
 
 /// The length of the history, in seconds.
 #[expect(clippy::cast_precision_loss, reason = "900")]
-const RECENT: f64 = (INTERVAL_SECONDS * INTERVALS as u64) as f64;
+const HISTORY_SECONDS: f64 = (INTERVAL_SECONDS * INTERVALS as u64) as f64;
 /// An agent with fewer failed dials is not named: an endpoint may be the cause.
-const FAILED: u64 = 5;
+const MIN_FAILED_DIALS: u64 = 5;
 
 /// The first word of the page.
 pub(super) fn word(status: &Status) -> &'static str {
@@ -90,14 +90,15 @@ fn unhealthy(view: &View<'_>) -> Option<Fault> {
 
 /// The failed dials of the history's time.
 fn recent_failures<'a>(view: &'a View<'_>) -> impl Iterator<Item = &'a Failure> {
-    view.status.failures.iter().filter(|one| view.age(&one.time).is_some_and(|age| age <= RECENT))
+    view.status.failures.iter().filter(|one| view.age(&one.time).is_some_and(|age| age <= HISTORY_SECONDS))
 }
 
-/// The agent on this page at which more dials fail than succeed, at least [`FAILED`] of them, and one of them recently. Other
-/// agents may have taken them over.
+/// An agent on this page with more failed than successful dials, at least [`MIN_FAILED_DIALS`], and with a recent failure. Other
+/// agents may have taken the dials over.
 fn failing(view: &View<'_>) -> Option<Fault> {
-    let failed = |agent: &&Agent| agent.dials_failed >= FAILED && agent.dials_failed > agent.dials_ok;
-    let recently = |agent: &&Agent| view.age(&agent.last_failed).is_some_and(|age| age <= RECENT);
+    let failed =
+        |agent: &&Agent| agent.dials_failed >= MIN_FAILED_DIALS && agent.dials_failed > agent.dials_ok;
+    let recently = |agent: &&Agent| view.age(&agent.last_failed).is_some_and(|age| age <= HISTORY_SECONDS);
     let failing = view.status.agents.iter().filter(failed).filter(recently);
     let most = failing.max_by_key(|agent| agent.dials_failed)?;
     let query = Query { sort: "dials_failed".to_owned(), descending: true, ..Query::default() };
@@ -165,8 +166,11 @@ fn most_frequent<'a>(texts: impl Iterator<Item = &'a str>) -> Option<(&'a str, u
 }
 
 fn refused(view: &View<'_>) -> Option<Fault> {
-    let last =
-        view.status.refused.first().filter(|last| view.age(&last.time).is_none_or(|age| age <= RECENT))?;
+    let last = view
+        .status
+        .refused
+        .first()
+        .filter(|last| view.age(&last.time).is_none_or(|age| age <= HISTORY_SECONDS))?;
     let what = if view.status.is_agent() {
         "An attempt to connect to a server failed".to_owned()
     } else {
@@ -213,8 +217,8 @@ fn refused_changes(view: &View<'_>) -> impl Iterator<Item = Fault> {
 fn expiring<'a>(view: &'a View<'_>) -> impl Iterator<Item = Fault> + 'a {
     view.status.certificates_by_expiry().into_iter().filter_map(|certificate| {
         let left = -view.age(&certificate.not_after)?;
-        let class = if left < FAULT { "bad" } else { "warn" };
-        if left >= WARN {
+        let class = if left < EXPIRY_FAULT { "bad" } else { "warn" };
+        if left >= EXPIRY_WARNING {
             return None;
         }
         let when = expires(&certificate.not_after, &view.status.now);

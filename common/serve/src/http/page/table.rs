@@ -28,9 +28,9 @@ pub(super) struct Table<R: 'static> {
 }
 
 /// A certificate that expires within this time is marked.
-pub(super) const WARN: f64 = 30.0 * DAY;
+pub(super) const EXPIRY_WARNING: f64 = 30.0 * DAY;
 /// A certificate that expires within this time is marked as a fault.
-pub(super) const FAULT: f64 = 7.0 * DAY;
+pub(super) const EXPIRY_FAULT: f64 = 7.0 * DAY;
 
 impl View<'_> {
     /// The seconds from a time until now; negative for a later time, `None` if there is none.
@@ -192,9 +192,9 @@ fn show_cell(html: &mut Html, view: &View<'_>, cell: &Cell<'_>) {
         }
         Cell::Expires(time) => {
             if let Some(left) = view.age(time).map(|age| -age) {
-                let class = if left < FAULT {
+                let class = if left < EXPIRY_FAULT {
                     "bad"
-                } else if left < WARN {
+                } else if left < EXPIRY_WARNING {
                     "warn"
                 } else {
                     "plain"

@@ -3,7 +3,7 @@
 //! Written like the log: the data path puts a line into a bounded queue, and a thread writes it. Lines that do not fit, or
 //! cannot be written, are lost and counted.
 //!
-//! A file that reaches [`FILE_SIZE`] is renamed to `PATH.1`, which replaces the one before. The images have no logrotate,
+//! A file that reaches [`MAX_FILE_SIZE`] is renamed to `PATH.1`, which replaces the one before. The images have no logrotate,
 //! and SIGHUP, by which other programs reopen their files, ends this one as it ends Go's.
 
 use std::io;
@@ -17,17 +17,17 @@ use super::file::LogFile;
 use super::line::{now, rfc3339};
 use super::queue::{Line, Queue};
 use super::writer::Output;
-use super::{FLUSH_LIMIT, Severity};
+use super::{FLUSH_TIMEOUT, Severity};
 use crate::metrics::Registry;
 
 /// The size at which a file is replaced, in bytes.
-pub(super) const FILE_SIZE: u64 = 100 << 20;
+pub(super) const MAX_FILE_SIZE: u64 = 100 << 20;
 
 /// The connection log, or none. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub struct Records(Option<Arc<Queue>>);
+pub struct ConnectionLogWriter(Option<Arc<Queue>>);
 
-impl Records {
+impl ConnectionLogWriter {
     /// Opens the file, or standard error for `stderr`; nothing without a path.
     ///
     /// # Errors
@@ -67,7 +67,7 @@ impl Records {
     /// Waits until the queue is written, for two seconds at most. Blocks the thread: for use at the process's end.
     pub fn flush(&self) {
         if let Some(queue) = &self.0 {
-            queue.flush(FLUSH_LIMIT);
+            queue.flush(FLUSH_TIMEOUT);
         }
     }
 }
@@ -93,7 +93,7 @@ mod tests {
     fn a_record_is_one_json_object_with_its_time_first() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("connections");
-        let records = Records::start(Some(&path)).unwrap();
+        let records = ConnectionLogWriter::start(Some(&path)).unwrap();
         records.write(&Fields { target: "a\"b\nc", bytes: 7 });
         records.flush();
         let text = fs::read_to_string(&path).unwrap();
@@ -174,7 +174,7 @@ mod tests {
         let path = folder.path().join("pipe");
         rustix::fs::mkfifoat(rustix::fs::CWD, &path, 0o600.into()).unwrap();
         let pipe = fs::File::options().read(true).write(true).open(&path).unwrap();
-        let records = Records::start(Some(&path)).unwrap();
+        let records = ConnectionLogWriter::start(Some(&path)).unwrap();
         let target = "x".repeat(1_000);
         for _ in 0..10_000 {
             records.write(&Fields { target: &target, bytes: 0 });
@@ -185,12 +185,12 @@ mod tests {
 
     #[test]
     fn lost_lines_are_counted() {
-        let records = Records::start(Some(Path::new("/dev/full"))).unwrap();
+        let records = ConnectionLogWriter::start(Some(Path::new("/dev/full"))).unwrap();
         records.write(&Fields { target: "", bytes: 0 });
         records.flush();
         assert_eq!(records.0.as_ref().map(|queue| queue.lost.get()), Some(1));
-        let refused = Records::start(Some(Path::new("/none/of/these"))).unwrap_err().to_string();
+        let refused = ConnectionLogWriter::start(Some(Path::new("/none/of/these"))).unwrap_err().to_string();
         assert!(refused.starts_with("--connection-log: cannot open /none/of/these: "), "{refused}");
-        Records::default().write(&Fields { target: "", bytes: 0 });
+        ConnectionLogWriter::default().write(&Fields { target: "", bytes: 0 });
     }
 }

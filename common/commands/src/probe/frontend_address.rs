@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use flags::FlagError;
-use net::host_port::{Joined, host_port};
+use net::host_port::{HostPort, host_port};
 use net::tls::{ClientTls, ClientTlsOptions, ignore_legacy_pki};
 use status::Listener;
 use tokio::net::{TcpStream, UnixStream};
@@ -13,7 +13,7 @@ use super::{Io, Protocol};
 
 /// A frontend.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct FrontendAddress {
     /// The protocol that it speaks.
     pub protocol: Protocol,
     address: Address,
@@ -44,17 +44,17 @@ flags::flags! {
 }
 
 /// Parses `[PROTOCOL+]unix:PATH` or `[PROTOCOL+]tcp:HOST:PORT`; `None` if it is empty.
-pub(super) fn frontend(flag: &'static str, text: String) -> Result<Option<Place>, FlagError> {
+pub(super) fn frontend(flag: &'static str, text: String) -> Result<Option<FrontendAddress>, FlagError> {
     if text.is_empty() {
         return Ok(None);
     }
-    let place = place(&text);
+    let frontend = parse_frontend(&text);
     let want = "it must be unix:PATH, http-connect+unix:PATH, tcp:HOST:PORT or http-connect+tcp:HOST:PORT";
-    place.map(Some).ok_or_else(|| FlagError::value(flag, text, want))
+    frontend.map(Some).ok_or_else(|| FlagError::value(flag, text, want))
 }
 
 /// Parses `[PROTOCOL+]unix:PATH` or `[PROTOCOL+]tcp:HOST:PORT`, where PROTOCOL is `grpc` (the default) or `http-connect`.
-pub fn place(text: &str) -> Option<Place> {
+pub fn parse_frontend(text: &str) -> Option<FrontendAddress> {
     let (kind, address) = text.split_once(':')?;
     let (protocol, transport) = kind.split_once('+').unwrap_or(("grpc", kind));
     let address = match transport {
@@ -62,15 +62,16 @@ pub fn place(text: &str) -> Option<Place> {
         "tcp" => host_port(address).map(|(host, port)| Address::Tcp(host.to_owned(), port))?,
         _ => return None,
     };
-    Some(Place { protocol: Protocol::named(protocol)?, address })
+    Some(FrontendAddress { protocol: Protocol::named(protocol)?, address })
 }
 
-impl Place {
+impl FrontendAddress {
     /// The frontend of a running server: a Unix socket if it has one, because that needs no certificate.
     pub(super) fn of(listeners: &[Listener]) -> Option<Self> {
-        let places: Vec<Place> = listeners.iter().filter_map(Place::of_listener).collect();
-        let unix = places.iter().find(|place| matches!(place.address, Address::Unix(_)));
-        unix.or(places.first()).cloned()
+        let frontends: Vec<FrontendAddress> =
+            listeners.iter().filter_map(FrontendAddress::of_listener).collect();
+        let unix = frontends.iter().find(|frontend| matches!(frontend.address, Address::Unix(_)));
+        unix.or(frontends.first()).cloned()
     }
 
     fn of_listener(listener: &Listener) -> Option<Self> {
@@ -86,7 +87,7 @@ impl Place {
     /// Connects, with TLS to a port.
     ///
     /// # Errors
-    /// The cause, without the place.
+    /// The cause, without the frontend.
     pub async fn connect(&self, identity: &IdentityFlags) -> Result<Box<dyn Io>, String> {
         let failed = |error: &dyn std::fmt::Display| error.to_string();
         match &self.address {
@@ -119,12 +120,12 @@ impl Place {
     }
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for FrontendAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let protocol = self.protocol.name();
         match &self.address {
             Address::Unix(path) => write!(f, "{protocol}+unix:{path}"),
-            Address::Tcp(host, port) => write!(f, "{protocol}+tcp:{}", Joined(host, *port)),
+            Address::Tcp(host, port) => write!(f, "{protocol}+tcp:{}", HostPort(host, *port)),
         }
     }
 }
@@ -147,7 +148,7 @@ mod tests {
             ("tcp:[::1]:8090", "grpc+tcp:[::1]:8090"),
             ("http-connect+tcp:host:8090", "http-connect+tcp:host:8090"),
         ] {
-            assert_eq!(place(text).unwrap().to_string(), shown);
+            assert_eq!(parse_frontend(text).unwrap().to_string(), shown);
         }
         for text in ["/run/k.sock", "unix:", "tcp:8090", "http+tcp:a:1", "quic+tcp:a:1", "udp:a:1"] {
             assert!(
@@ -168,9 +169,9 @@ mod tests {
             listener("agents", "[::]:8091", "grpc"),
             listener("frontend", "[::]:8090", "http-connect"),
         ];
-        assert_eq!(Place::of(&listeners[..2]), None);
-        assert_eq!(Place::of(&listeners).unwrap().to_string(), "http-connect+tcp:127.0.0.1:8090");
+        assert_eq!(FrontendAddress::of(&listeners[..2]), None);
+        assert_eq!(FrontendAddress::of(&listeners).unwrap().to_string(), "http-connect+tcp:127.0.0.1:8090");
         listeners.push(listener("frontend", "/run/k.sock", "grpc"));
-        assert_eq!(Place::of(&listeners).unwrap().to_string(), "grpc+unix:/run/k.sock");
+        assert_eq!(FrontendAddress::of(&listeners).unwrap().to_string(), "grpc+unix:/run/k.sock");
     }
 }
