@@ -29,6 +29,9 @@ const PROOF: usize = 10;
 /// Attempts for each connected server that open no lane, and lanes that soon end, until the set does without the missing lanes.
 const LANE_TRIES: usize = 10;
 
+/// How long attempts wait for a lookup if addresses are known from before.
+const LOOKUP_PATIENCE: Duration = Duration::from_secs(1);
+
 /// How long an address that is gone is remembered, in caps of the pause.
 const MEMORY: u32 = 3;
 
@@ -87,7 +90,8 @@ pub struct Machine<J> {
     /// The API cannot be reached.
     stale: bool,
     draining: bool,
-    resolving: bool,
+    /// A lookup runs: until when attempts wait for it.
+    resolving: Option<Duration>,
     /// The time of the last lookup.
     resolved: Option<Duration>,
     /// No search before this time.
@@ -130,7 +134,7 @@ impl<J: FnMut() -> f64> Machine<J> {
             leases: None,
             stale: false,
             draining: false,
-            resolving: false,
+            resolving: None,
             resolved: None,
             search: Duration::ZERO,
             calm: Duration::ZERO,
@@ -179,19 +183,22 @@ impl<J: FnMut() -> f64> Machine<J> {
 
     /// The action at `now`. Several attempts may run at once: the caller asks again after [`Step::Connect`].
     pub fn poll(&mut self, now: Duration) -> Step {
-        if self.draining || self.resolving {
+        if self.draining {
             return Step::Wait;
         }
-        let next = self.next();
+        let waits = self.resolving.unwrap_or_default();
+        let next = self.next().map(|(index, attempt, due)| (index, attempt, due.max(waits)));
+        let is_resolving = self.resolving.is_some();
         match (self.resolved, next) {
+            (None, _) if is_resolving => Step::Wait,
             (Some(_), None) => Step::Wait,
             (Some(_), Some((_, _, due))) if now < due => Step::WaitUntil(due),
-            (Some(resolved), Some(next)) if now < resolved + self.settings.interval => {
+            (Some(resolved), Some(next)) if is_resolving || now < resolved + self.settings.interval => {
                 self.backoff.attempt(now);
                 self.addresses.start(now, next).map_or(Step::Wait, Step::Connect)
             }
             _ => {
-                self.resolving = true;
+                self.resolving = Some(now + LOOKUP_PATIENCE);
                 Step::Resolve
             }
         }
@@ -199,7 +206,7 @@ impl<J: FnMut() -> f64> Machine<J> {
 
     /// The result of a lookup, by entry of `--proxy-server-host`.
     pub fn resolved(&mut self, now: Duration, entries: Vec<Resolved>) {
-        (self.resolving, self.resolved) = (false, Some(now));
+        (self.resolving, self.resolved) = (None, Some(now));
         self.addresses.resolved(now, self.memory(), entries);
     }
 
