@@ -120,13 +120,18 @@ pub(super) struct Addresses {
 
 impl Addresses {
     /// Takes the addresses of all entries. An address that is gone keeps its stream and its attempt, and is remembered for
-    /// `memory`.
+    /// `memory`. If the lookup of an entry failed, the addresses from before stay; once all of them fail, the entry itself is
+    /// dialed, too.
     pub(super) fn resolved(&mut self, now: Duration, memory: Duration, entries: Vec<Resolved>) {
         let mut wanted = Vec::new();
         for (index, entry) in entries.into_iter().enumerate() {
-            let before = self.present().filter(|route| !route.advertised && route.address.entry == index);
-            let before: Vec<Address> = before.map(|route| route.address.clone()).collect();
-            wanted.extend(if entry.error.is_some() && !before.is_empty() { before } else { entry.addresses });
+            let before = || self.present().filter(|route| !route.advertised && route.address.entry == index);
+            if entry.error.is_some() {
+                wanted.extend(before().map(|route| route.address.clone()));
+            }
+            if entry.error.is_none() || before().all(|route| route.failures >= MAX_FAILURES) {
+                wanted.extend(entry.addresses);
+            }
         }
         self.remove(false, now, memory, &wanted);
         for address in wanted {

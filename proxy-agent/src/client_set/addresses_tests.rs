@@ -186,6 +186,47 @@ fn a_failed_lookup_changes_nothing() {
 }
 
 #[test]
+fn the_name_is_dialed_if_its_lookups_and_all_its_addresses_fail() {
+    let mut world = World::new(vec![entry(0, &["a", "b"])], &[("a", "s1"), ("b", "s2")], 2);
+    world.run(SECOND * 10);
+    // The servers move while the name server is silent.
+    world.entries = vec![Resolved { addresses: vec![address(0, "name")], error: Some("timeout".into()) }];
+    world.servers = HashMap::from([("name".into(), "s1".into()), ("b".into(), "s2".into())]);
+    world.lose("s1");
+    assert!(!world.run(SECOND * 60).contains(&"name".to_owned()), "the stream to b is open");
+    world.servers.remove("b");
+    world.lose("s2");
+    assert!(world.run(SECOND * 120).contains(&"name".to_owned()));
+    world.servers.insert("name".into(), "s2".into());
+    world.run(SECOND * 60);
+    assert_eq!(world.machine.open_count(), 2);
+    world.entries = vec![entry(0, &["c", "d"])];
+    world.servers = HashMap::from([("c".into(), "s1".into()), ("d".into(), "s2".into())]);
+    ["s1", "s2"].iter().for_each(|server| world.lose(server));
+    assert_eq!(sorted(world.run(SECOND * 60)), ["c", "d"]);
+}
+
+#[test]
+fn a_slow_lookup_does_not_delay_attempts_at_known_addresses() {
+    let mut world = World::new(vec![entry(0, &["a", "b"])], &[("a", "s1"), ("b", "s2")], 2);
+    world.run(SECOND * 60);
+    world.lose("s1");
+    while let Step::WaitUntil(due) = world.machine.poll(world.now) {
+        world.now = due;
+    }
+    // The poll above began a lookup.
+    let began = world.now;
+    let Step::WaitUntil(due) = world.machine.poll(began) else { panic!("attempts wait for the lookup") };
+    assert_eq!(due, began + SECOND);
+    let connect = Step::Connect(address(0, "a"));
+    assert_eq!(world.machine.poll(due), connect);
+    assert!(matches!(world.machine.poll(due), Step::WaitUntil(_)), "one lookup at a time");
+    world.machine.failed(due, &address(0, "a"));
+    world.machine.resolved(due, vec![entry(0, &["b", "c"])]);
+    assert_eq!(world.machine.poll(due), Step::Connect(address(0, "c")));
+}
+
+#[test]
 fn an_address_whose_stream_was_lost_is_dialed_although_the_count_is_too_low() {
     let mut world = World::new(vec![entry(0, &["a", "b"])], &[("a", "s1"), ("b", "s2")], 1);
     world.run(SECOND * 10);

@@ -29,9 +29,9 @@ use crate::link::{CLOSE_TIMEOUT, GrpcStream};
 /// Time limit for resolving and dialing together.
 pub const SERVER_DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Time limit for the lookup of a name's addresses. A name that takes longer is dialed as one address, within
-/// [`SERVER_DIAL_TIMEOUT`].
-const LOOKUP_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time limit for the lookup of a name's addresses: the second name server is asked after 1.5 s, and search domains need several
+/// questions. A name that takes longer is dialed as one address, within [`SERVER_DIAL_TIMEOUT`].
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time limit for the server's answer to the stream. A Go server first reviews the token by the Kubernetes API, by default for
 /// five agents per second. After its restart 2,000 agents wait up to seven minutes, and an agent that gives up leaves its

@@ -32,6 +32,9 @@ const MAX_LANE_TRIES: usize = 10;
 /// How long a removed address is remembered, as a multiple of `--sync-interval-cap`.
 const ADDRESS_MEMORY_CAPS: u32 = 3;
 
+/// How long attempts wait for a lookup if addresses are known from before.
+const MAX_LOOKUP_WAIT: Duration = Duration::from_secs(1);
+
 /// An agent without a scheduled search begins the search for an unresponsive server within this share of the interval.
 const UNRESPONSIVE_SEARCH_SHARE: f64 = 0.25;
 
@@ -87,7 +90,8 @@ pub struct Machine<J> {
     /// The API cannot be reached.
     stale: bool,
     draining: bool,
-    resolving: bool,
+    /// A lookup runs: until when attempts wait for it.
+    resolving: Option<Duration>,
     /// The time of the last lookup.
     resolved: Option<Duration>,
     /// No search before this time.
@@ -130,7 +134,7 @@ impl<J: FnMut() -> f64> Machine<J> {
             leases: None,
             stale: false,
             draining: false,
-            resolving: false,
+            resolving: None,
             resolved: None,
             search: Duration::ZERO,
             calm: Duration::ZERO,
@@ -181,19 +185,22 @@ impl<J: FnMut() -> f64> Machine<J> {
 
     /// The action at `now`. Several attempts may run at once: the caller asks again after [`Step::Connect`].
     pub fn poll(&mut self, now: Duration) -> Step {
-        if self.draining || self.resolving {
+        if self.draining {
             return Step::Wait;
         }
-        let next = self.next();
+        let waits = self.resolving.unwrap_or_default();
+        let next = self.next().map(|(index, attempt, due)| (index, attempt, due.max(waits)));
+        let is_resolving = self.resolving.is_some();
         match (self.resolved, next) {
+            (None, _) if is_resolving => Step::Wait,
             (Some(_), None) => Step::Wait,
             (Some(_), Some((_, _, due))) if now < due => Step::WaitUntil(due),
-            (Some(resolved), Some(next)) if now < resolved + self.settings.interval => {
+            (Some(resolved), Some(next)) if is_resolving || now < resolved + self.settings.interval => {
                 self.backoff.attempt(now);
                 self.addresses.start(now, next).map_or(Step::Wait, Step::Connect)
             }
             _ => {
-                self.resolving = true;
+                self.resolving = Some(now + MAX_LOOKUP_WAIT);
                 Step::Resolve
             }
         }
@@ -201,7 +208,7 @@ impl<J: FnMut() -> f64> Machine<J> {
 
     /// The result of a lookup, by entry of `--proxy-server-host`.
     pub fn resolved(&mut self, now: Duration, entries: Vec<Resolved>) {
-        (self.resolving, self.resolved) = (false, Some(now));
+        (self.resolving, self.resolved) = (None, Some(now));
         self.addresses.resolved(now, self.memory(), entries);
     }
 

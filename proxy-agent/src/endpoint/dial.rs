@@ -202,7 +202,7 @@ fn literal(ip: IpAddr, zone: Option<&str>, port: u16) -> Candidate {
 }
 
 /// The index of an interface; an unknown zone is 0, which the kernel refuses if a zone is needed.
-fn zone_index(zone: &str) -> u32 {
+pub(super) fn zone_index(zone: &str) -> u32 {
     let by_name = || {
         let socket = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).ok()?;
         rustix::net::netdevice::name_to_index(&socket, zone).ok()

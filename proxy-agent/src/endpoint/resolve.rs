@@ -5,28 +5,35 @@
 //! tokio's own lookup runs on a blocking pool, which silent servers would fill.
 
 use std::future::Future;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
-use hickory_resolver::config::{NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts};
+use hickory_resolver::config::{
+    ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts,
+};
 use hickory_resolver::lookup::Lookup;
-use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::net::runtime::{DnsUdpSocket, RuntimeProvider, TokioRuntimeProvider, TokioTime};
 use hickory_resolver::net::{DnsError, NetError};
 use hickory_resolver::proto::op::Query;
 use hickory_resolver::proto::rr::{Name, RecordType};
-use hickory_resolver::system_conf::parse_resolv_conf;
-use hickory_resolver::{Hosts, TokioResolver};
+use hickory_resolver::{Hosts, Resolver};
 use parking_lot::Mutex;
 use rand::seq::SliceRandom;
+use resolv_conf::ScopedIp;
 use rustix::io::Errno;
 use serve::logs::Peer;
 use serve::metrics::CountBy;
+use tokio::net::UdpSocket;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use super::address::Network;
+use super::dial::zone_index;
 use super::error::{LookupCause, LookupError};
 
 /// The limits of a question's time-out. A dial has 5 s: an unanswered question for AAAA must end before, because the answer
@@ -100,15 +107,17 @@ impl Drop for Outcome<'_> {
 /// Resolves by the system's configuration, with the hickory library. Counts each lookup once.
 pub struct SystemResolver {
     results: CountBy<LookupResult>,
-    resolv_conf: PathBuf,
-    hosts: PathBuf,
+    files: [PathBuf; 2],
     state: Mutex<State>,
 }
 
 struct State {
     current: Arc<Configured>,
+    /// The files' modification times at the last reading.
     stamps: [Option<SystemTime>; 2],
     checked: Instant,
+    /// The last reading failed.
+    unreadable: bool,
 }
 
 /// The contents of the two files.
@@ -124,7 +133,80 @@ struct Configured {
 /// questions to one resolver become one.
 struct Question {
     server: SocketAddr,
-    resolver: TokioResolver,
+    resolver: Resolver<ToServer>,
+}
+
+/// tokio's runtime for one server.
+#[derive(Clone)]
+struct ToServer {
+    tokio: TokioRuntimeProvider,
+    /// The library's address lacks the IPv6 zone.
+    server: SocketAddr,
+}
+
+impl RuntimeProvider for ToServer {
+    type Handle = <TokioRuntimeProvider as RuntimeProvider>::Handle;
+    type Timer = TokioTime;
+    type Udp = Connected;
+    type Tcp = <TokioRuntimeProvider as RuntimeProvider>::Tcp;
+
+    fn create_handle(&self) -> Self::Handle {
+        self.tokio.create_handle()
+    }
+
+    fn connect_tcp(
+        &self,
+        _server: SocketAddr,
+        local: Option<SocketAddr>,
+        limit: Option<Duration>,
+    ) -> Later<'static, Self::Tcp> {
+        self.tokio.connect_tcp(self.server, local, limit)
+    }
+
+    fn bind_udp(&self, local: SocketAddr, _server: SocketAddr) -> Later<'static, Connected> {
+        let server = self.server;
+        Box::pin(async move {
+            let socket = UdpSocket::bind(local).await?;
+            socket.connect(server).await?;
+            Ok(Connected(socket))
+        })
+    }
+}
+
+type Later<'a, T> = Pin<Box<dyn Send + Future<Output = io::Result<T>> + 'a>>;
+
+/// A connected UDP socket. An unconnected one gets no error if the server refuses (ICMP port unreachable): it would seem silent.
+struct Connected(UdpSocket);
+
+impl DnsUdpSocket for Connected {
+    type Time = TokioTime;
+
+    fn poll_recv_from(
+        &self,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<(usize, SocketAddr)>> {
+        DnsUdpSocket::poll_recv_from(&self.0, cx, buffer)
+    }
+
+    /// The library calls only this. The default calls `poll_recv_from`, which an error of the socket does not wake.
+    fn recv_from<'a, 'b, 'c>(&'a self, buffer: &'b mut [u8]) -> Later<'c, (usize, SocketAddr)>
+    where
+        'a: 'c,
+        'b: 'c,
+    {
+        Box::pin(self.0.recv_from(buffer))
+    }
+
+    /// On Linux a connected socket may send to its peer's address.
+    fn poll_send_to(
+        &self,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+        server: SocketAddr,
+    ) -> Poll<io::Result<usize>> {
+        self.0.poll_send_to(cx, bytes, server)
+    }
 }
 
 impl SystemResolver {
@@ -139,11 +221,12 @@ impl SystemResolver {
         hosts: impl Into<PathBuf>,
         results: CountBy<LookupResult>,
     ) -> Self {
-        let (resolv_conf, hosts) = (resolv_conf.into(), hosts.into());
-        let stamps = [modified(&resolv_conf), modified(&hosts)];
-        let current = Arc::new(Configured::read(&resolv_conf, &hosts));
-        let state = Mutex::new(State { current, stamps, checked: Instant::now() });
-        Self { results, resolv_conf, hosts, state }
+        let files = [resolv_conf.into(), hosts.into()];
+        let none = resolv_conf::Config::new();
+        let current = Arc::new(Configured::new(&none, &servers(&none), Hosts::default()));
+        let mut state = State { current, stamps: [None; 2], checked: Instant::now(), unreadable: false };
+        state.read(&files);
+        Self { results, files, state: Mutex::new(state) }
     }
 
     /// The configuration, read again if a file has changed; checks at most once in [`FILE_CHECK_INTERVAL`].
@@ -151,14 +234,32 @@ impl SystemResolver {
         let mut state = self.state.lock();
         if state.checked.elapsed() >= FILE_CHECK_INTERVAL {
             state.checked = Instant::now();
-            let stamps = [modified(&self.resolv_conf), modified(&self.hosts)];
-            if stamps != state.stamps {
-                state.stamps = stamps;
-                state.current = Arc::new(Configured::read(&self.resolv_conf, &self.hosts));
+            if state.read(&self.files) {
                 tracing::info!("name resolution configuration changed and was read again");
             }
         }
         state.current.clone()
+    }
+}
+
+impl State {
+    /// Reads the files if they have changed; returns whether it did. If one cannot be read, nothing changes until the next check.
+    fn read(&mut self, files: &[PathBuf; 2]) -> bool {
+        let stamps =
+            files.each_ref().map(|path| std::fs::metadata(path).and_then(|data| data.modified()).ok());
+        if stamps == self.stamps {
+            return false;
+        }
+        let read = Configured::read(files);
+        let failed_before = std::mem::replace(&mut self.unreadable, read.is_err());
+        match read {
+            Ok(current) => (self.current, self.stamps) = (Arc::new(current), stamps),
+            Err(error) if !failed_before => {
+                tracing::warn!(err = %error, "name resolution configuration cannot be read, keeping the present one");
+            }
+            Err(_) => {}
+        }
+        !self.unreadable
     }
 }
 
@@ -172,20 +273,22 @@ impl Resolve for SystemResolver {
 }
 
 impl Configured {
-    fn read(resolv_conf: &PathBuf, hosts: &PathBuf) -> Self {
-        let (config, options) = read_resolv_conf(resolv_conf);
+    fn read([resolv_conf, hosts]: &[PathBuf; 2]) -> io::Result<Self> {
+        let (conf, errors) = resolv_conf::Config::parse_with_errors(&read_file(resolv_conf)?);
+        for error in errors {
+            tracing::warn!(err = %error, "a line of resolv.conf cannot be used (the first one has number 0)");
+        }
         let mut known = Hosts::default();
-        // Without a file there are no names.
-        let text = std::fs::read(hosts).unwrap_or_default();
-        let _ = known.read_hosts_conf(String::from_utf8_lossy(&text).as_bytes());
-        Self::new(config, &options, known)
+        let _ = known.read_hosts_conf(String::from_utf8_lossy(&read_file(hosts)?).as_bytes());
+        Ok(Self::new(&conf, &servers(&conf), known))
     }
 
-    fn new(config: ResolverConfig, options: &ResolverOpts, hosts: Hosts) -> Self {
-        let (domain, search, servers) = config.into_parts();
-        // The machine's own domain counts only without a search list, as in the system's resolver.
-        let search = if search.is_empty() { domain.into_iter().collect() } else { search };
-        Self { questions: questions(&servers, options), search, ndots: options.ndots, hosts }
+    fn new(conf: &resolv_conf::Config, servers: &[SocketAddr], hosts: Hosts) -> Self {
+        let attempts = usize::try_from(conf.attempts).unwrap_or(MAX_ATTEMPTS).clamp(1, MAX_ATTEMPTS);
+        let rounds = (0..attempts).flat_map(|round| servers.iter().map(move |server| (round, *server)));
+        let questions = rounds.map(|(round, server)| Arc::new(Question::new(conf, server, round)));
+        let ndots = usize::try_from(conf.ndots).unwrap_or(usize::MAX);
+        Self { questions: questions.collect(), search: search(conf), ndots, hosts }
     }
 
     /// The absolute names to ask for, in Go's order: a name with fewer than `ndots` dots comes after the search list.
@@ -250,6 +353,29 @@ impl Configured {
 }
 
 impl Question {
+    fn new(conf: &resolv_conf::Config, server: SocketAddr, round: usize) -> Self {
+        let mut options = ResolverOpts::default();
+        options.timeout =
+            Duration::from_secs(conf.timeout.into()).clamp(MIN_ANSWER_TIMEOUT, MAX_ANSWER_TIMEOUT);
+        options.attempts = 0;
+        // A server that refuses EDNS0 is asked without it in the next round.
+        options.edns0 = round == 0;
+        options.os_port_selection = true;
+        options.use_hosts_file = ResolveHosts::Never;
+        options.cache_size = 0;
+        let mut connections = vec![ConnectionConfig::udp(), ConnectionConfig::tcp()];
+        connections.drain(..usize::from(conf.use_vc));
+        connections.iter_mut().for_each(|connection| connection.port = server.port());
+        let config = NameServerConfig::new(server.ip(), true, connections);
+        let config = ResolverConfig::from_parts(None, Vec::new(), vec![config]);
+        let tokio = TokioRuntimeProvider::default();
+        let resolver = Resolver::builder_with_config(config, ToServer { tokio, server })
+            .with_options(options)
+            .build()
+            .expect("only TLS and trust anchors can fail to build, and neither is configured");
+        Self { server, resolver }
+    }
+
     /// The addresses of the first of these names that has any. "No such host" means that the server has said so of each name.
     async fn ask(self: Arc<Self>, names: Vec<Name>, network: Network) -> Result<Vec<IpAddr>, LookupCause> {
         let mut failed = None;
@@ -285,7 +411,7 @@ fn cause(server: SocketAddr, error: &NetError) -> LookupCause {
         NetError::Timeout => LookupCause::Unanswered(Some(server)),
         NetError::Io(error) => match error.raw_os_error() {
             Some(errno) => LookupCause::Io(server, errno),
-            None if error.kind() == std::io::ErrorKind::TimedOut => LookupCause::Unanswered(Some(server)),
+            None if error.kind() == io::ErrorKind::TimedOut => LookupCause::Unanswered(Some(server)),
             None => refused,
         },
         NetError::NoConnections => refused,
@@ -293,54 +419,41 @@ fn cause(server: SocketAddr, error: &NetError) -> LookupCause {
     }
 }
 
-/// All questions of a lookup, in the order in which they are asked.
-fn questions(servers: &[NameServerConfig], options: &ResolverOpts) -> Vec<Arc<Question>> {
-    let mut unrepeated = options.clone();
-    unrepeated.attempts = 0;
-    let question = |server: &NameServerConfig| {
-        let port = server.connections.first().map_or(53, |connection| connection.port);
-        let address = SocketAddr::new(server.ip, port);
-        let config = ResolverConfig::from_parts(None, Vec::new(), vec![server.clone()]);
-        let resolver = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
-            .with_options(unrepeated.clone())
-            .build()
-            .expect("only TLS and trust anchors can fail to build, and neither is configured");
-        Arc::new(Question { server: address, resolver })
+/// The servers in the file's order. Without a file, or without a server in it, queries go to this machine, as in Go.
+fn servers(conf: &resolv_conf::Config) -> Vec<SocketAddr> {
+    let address = |server| match server {
+        ScopedIp::V4(ip) => SocketAddr::new(ip.into(), 53),
+        ScopedIp::V6(ip, zone) => {
+            SocketAddrV6::new(ip, 53, 0, zone.map_or(0, |zone| zone_index(&zone))).into()
+        }
     };
-    let attempts = options.attempts.clamp(1, MAX_ATTEMPTS);
-    (0..attempts).flat_map(|_| servers.iter().take(MAX_SERVERS).map(question)).collect()
+    conf.get_nameservers_or_local().into_iter().take(MAX_SERVERS).map(address).collect()
 }
 
-/// Without a file, or without a server in it, queries go to this machine, as in Go.
-fn read_resolv_conf(path: &PathBuf) -> (ResolverConfig, ResolverOpts) {
-    let parsed = std::fs::read(path).ok().and_then(|text| parse(&text));
-    let (config, mut options) = parsed.unwrap_or_else(|| {
-        let here: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
-        let servers = here.into_iter().map(NameServerConfig::udp_and_tcp).collect();
-        (ResolverConfig::from_parts(None, Vec::new(), servers), ResolverOpts::default())
-    });
-    options.timeout = options.timeout.clamp(MIN_ANSWER_TIMEOUT, MAX_ANSWER_TIMEOUT);
-    options.use_hosts_file = ResolveHosts::Never;
-    options.cache_size = 0;
-    (config, options)
-}
-
-/// Parses a resolv.conf. If the library refuses it, uses the lines that it accepts individually, as Go does.
-fn parse(text: &[u8]) -> Option<(ResolverConfig, ResolverOpts)> {
-    if let Ok(parsed) = parse_resolv_conf(text) {
-        return Some(parsed);
+/// The search list. The machine's own domain counts only without one, as in the system's resolver.
+fn search(conf: &resolv_conf::Config) -> Vec<Name> {
+    let mut search = Vec::new();
+    // Some tools write `--` for no domain.
+    for domain in conf.get_last_search_or_domain().filter(|domain| *domain != "--") {
+        match Name::from_str_relaxed(domain) {
+            Ok(name) => search.push(name),
+            Err(_) => {
+                tracing::warn!(domain = %Peer(domain), "a search domain of resolv.conf cannot be used");
+            }
+        }
     }
-    let is_taken = |line: &str| parse_resolv_conf(format!("nameserver 127.0.0.1\n{line}\n")).is_ok();
-    let text = String::from_utf8_lossy(text);
-    let (taken, left): (Vec<&str>, Vec<&str>) = text.lines().partition(|line| is_taken(line));
-    for line in left {
-        tracing::warn!(line = %Peer(line), "a line of resolv.conf cannot be used");
+    if search.is_empty() {
+        search.extend(conf.get_system_domain().and_then(|domain| domain.parse().ok()));
     }
-    parse_resolv_conf(taken.join("\n")).ok()
+    search
 }
 
-fn modified(path: &PathBuf) -> Option<SystemTime> {
-    std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok()
+/// A missing file is an empty one.
+fn read_file(path: &PathBuf) -> io::Result<Vec<u8>> {
+    match std::fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        read => read.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display()))),
+    }
 }
 
 /// The addresses of a name in the hosts file. The library would apply search domains first, and ask its servers for

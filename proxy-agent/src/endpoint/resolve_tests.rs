@@ -5,6 +5,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, UdpSocket};
 
 use super::*;
+use crate::captured_log::CapturedLog;
 use crate::metrics::register;
 
 const HOSTS: &str = "127.0.0.1 box\n::1 box\n10.1.1.1 1234\n";
@@ -15,7 +16,7 @@ fn hosts(text: &str) -> Hosts {
     hosts
 }
 
-fn resolver(directory: &Path, resolv_conf: &str) -> SystemResolver {
+fn resolver(directory: &Path, resolv_conf: impl AsRef<[u8]>) -> SystemResolver {
     let (conf, hosts) = (directory.join("resolv.conf"), directory.join("hosts"));
     std::fs::write(&conf, resolv_conf).unwrap();
     std::fs::write(&hosts, HOSTS).unwrap();
@@ -83,23 +84,22 @@ fn answer(query: &[u8], names: &[&str]) -> Vec<u8> {
     answer
 }
 
-/// A resolver whose servers listen on separate ports, with a search list.
-fn with_servers(search: &str, ports: &[u16]) -> SystemResolver {
+/// A resolver whose servers listen on separate ports, with other lines of resolv.conf.
+fn with_servers(lines: &str, ports: &[u16]) -> SystemResolver {
     let directory = tempfile::tempdir().unwrap();
-    let text = "nameserver 127.0.0.1\n".repeat(ports.len());
-    let mut resolver = resolver(directory.path(), &format!("{text}{search}\n"));
-    let (config, options) = read_resolv_conf(&directory.path().join("resolv.conf"));
-    let (domain, search, mut configs) = config.into_parts();
-    for (server, port) in configs.iter_mut().zip(ports) {
-        server.connections.iter_mut().for_each(|connection| connection.port = *port);
-    }
-    let config = ResolverConfig::from_parts(domain, search, configs);
-    resolver.state.get_mut().current = Arc::new(Configured::new(config, &options, hosts(HOSTS)));
+    let mut resolver = resolver(directory.path(), "");
+    let conf = resolv_conf::Config::parse(lines).unwrap();
+    let servers: Vec<_> = ports.iter().map(|port| (Ipv4Addr::LOCALHOST, *port).into()).collect();
+    resolver.state.get_mut().current = Arc::new(Configured::new(&conf, &servers, hosts(HOSTS)));
     resolver
 }
 
 async fn with_server(search: &str, names: &'static [&'static str]) -> SystemResolver {
     with_servers(search, &[serve(names).await.port()])
+}
+
+fn name(text: &str) -> Name {
+    text.parse().unwrap()
 }
 
 fn ips(texts: &[&str]) -> Vec<IpAddr> {
@@ -232,10 +232,8 @@ async fn every_server_is_asked_in_each_attempt() {
     for (attempts, rounds) in
         [("", 2), ("attempts:1", 1), ("attempts:3", 3), ("attempts:999999", MAX_ATTEMPTS)]
     {
-        let resolver = resolver(directory.path(), &format!("{text}{attempts}\n"));
-        let asked: Vec<_> =
-            resolver.configured().questions.iter().map(|question| question.server.ip()).collect();
-        assert_eq!(asked, ips(&["10.0.0.1", "10.0.0.2"]).repeat(rounds), "{attempts}");
+        let resolver = resolver(directory.path(), format!("{text}{attempts}\n"));
+        assert_eq!(servers_of(&resolver), ["10.0.0.1:53", "10.0.0.2:53"].repeat(rounds), "{attempts}");
         assert_eq!(resolver.configured().questions[0].resolver.options().timeout, MAX_ANSWER_TIMEOUT);
     }
 }
@@ -247,16 +245,14 @@ async fn underscores_are_sent_to_the_server() {
     assert_eq!(resolver.lookup("a_b", Network::Tcp).await.unwrap(), ips(&["10.1.2.3"]));
 }
 
-#[tokio::test]
-async fn a_truncated_answer_is_asked_for_by_tcp() {
-    let truncated = |query: Vec<u8>, from| {
-        let mut answer = answer(&query, &[]);
-        (answer[2], answer[3]) = (answer[2] | 2, 0x80);
-        vec![(answer, from)]
-    };
+/// A DNS server on one port: `by_udp` answers datagrams, and `names` have an address by TCP.
+async fn serve_by_tcp<F>(by_udp: F, names: &'static [&'static str]) -> SocketAddr
+where
+    F: FnMut(Vec<u8>, SocketAddr) -> Vec<(Vec<u8>, SocketAddr)> + Clone + Send + 'static,
+{
     // The port may be taken for TCP.
     let (server, listener) = loop {
-        let server = serve_by(truncated).await;
+        let server = serve_by(by_udp.clone()).await;
         if let Ok(listener) = TcpListener::bind(server).await {
             break (server, listener);
         }
@@ -268,15 +264,97 @@ async fn a_truncated_answer_is_asked_for_by_tcp() {
                 while let Ok(length) = stream.read_u16().await {
                     let mut query = vec![0; length.into()];
                     stream.read_exact(&mut query).await.unwrap();
-                    let answer = answer(&query, &["big.example"]);
+                    let answer = answer(&query, names);
                     stream.write_u16(answer.len().try_into().unwrap()).await.unwrap();
                     stream.write_all(&answer).await.unwrap();
                 }
             });
         }
     });
-    let resolver = with_servers("", &[server.port()]);
+    server
+}
+
+#[tokio::test]
+async fn a_truncated_answer_is_asked_for_by_tcp() {
+    let truncated = |query: Vec<u8>, from| {
+        let mut answer = answer(&query, &[]);
+        (answer[2], answer[3]) = (answer[2] | 2, 0x80);
+        vec![(answer, from)]
+    };
+    let resolver = with_servers("", &[serve_by_tcp(truncated, &["big.example"]).await.port()]);
     assert_eq!(resolver.lookup("big.example", Network::Tcp).await.unwrap(), ips(&["10.1.2.3"]));
+}
+
+#[tokio::test]
+async fn use_vc_asks_by_tcp_only() {
+    let denies = |query: Vec<u8>, from| vec![(answer(&query, &[]), from)];
+    let resolver = with_servers("options use-vc", &[serve_by_tcp(denies, &["tcp.example"]).await.port()]);
+    assert_eq!(resolver.lookup("tcp.example", Network::Tcp).await.unwrap(), ips(&["10.1.2.3"]));
+}
+
+#[tokio::test]
+async fn the_next_server_is_asked_at_once_if_one_refuses() {
+    // A connected socket reserves the port, and datagrams of others are refused.
+    let closed = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    closed.connect("127.0.0.1:9").await.unwrap();
+    let closed = closed.local_addr().unwrap();
+    let resolver = with_servers("", &[closed.port()]);
+    let error =
+        timeout(NEXT_QUESTION_DELAY, resolver.lookup("kube.example", Network::Tcp)).await.expect("at once");
+    let refused = format!("lookup kube.example on {closed}: read udp {closed}: read: connection refused");
+    assert_eq!(error.unwrap_err().to_string(), refused);
+    let resolver = with_servers("", &[closed.port(), serve(&["kube.example"]).await.port()]);
+    let found =
+        timeout(NEXT_QUESTION_DELAY, resolver.lookup("kube.example", Network::Tcp)).await.expect("at once");
+    assert_eq!(found.unwrap(), ips(&["10.1.2.3"]));
+}
+
+/// Whether a query ends with an OPT record of EDNS0 for answers of 1,232 bytes.
+fn has_edns(query: &[u8]) -> bool {
+    query.ends_with(&[0, 0, 41, 0x04, 0xd0, 0, 0, 0, 0, 0, 0])
+}
+
+#[tokio::test]
+async fn queries_announce_the_size_of_answers_like_go() {
+    let server = serve_by(|query, from| {
+        let names: &[&str] = if has_edns(&query) { &["edns.example"] } else { &[] };
+        vec![(answer(&query, names), from)]
+    });
+    let resolver = with_servers("", &[server.await.port()]);
+    assert_eq!(resolver.lookup("edns.example", Network::Tcp).await.unwrap(), ips(&["10.1.2.3"]));
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_edns_is_asked_without_it() {
+    let server = serve_by(|query, from| {
+        let mut answer = answer(&query, &["old.example"]);
+        if has_edns(&query) {
+            answer[3] = 0x81;
+        }
+        vec![(answer, from)]
+    });
+    let resolver = with_servers("", &[server.await.port()]);
+    let found =
+        timeout(NEXT_QUESTION_DELAY, resolver.lookup("old.example", Network::Tcp)).await.expect("at once");
+    assert_eq!(found.unwrap(), ips(&["10.1.2.3"]));
+}
+
+#[tokio::test]
+async fn the_kernel_chooses_the_ports_of_queries() {
+    let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap();
+    let limits: Vec<u16> = range.split_whitespace().map(|limit| limit.parse().unwrap()).collect();
+    let ports = Arc::<Mutex<Vec<u16>>>::default();
+    let seen = ports.clone();
+    let server = serve_by(move |query, from| {
+        seen.lock().push(from.port());
+        vec![(answer(&query, &["kube.example"]), from)]
+    });
+    let resolver = with_servers("", &[server.await.port()]);
+    for _ in 0..20 {
+        resolver.lookup("kube.example", Network::Tcp).await.unwrap();
+    }
+    let ports = ports.lock();
+    assert!(ports.iter().all(|port| (limits[0]..=limits[1]).contains(port)), "{ports:?}");
 }
 
 #[tokio::test]
@@ -297,45 +375,86 @@ async fn a_dropped_lookup_closes_its_sockets() {
     timeout(Duration::from_secs(10), refused).await.expect("the question's socket is closed");
 }
 
+fn servers_of(resolver: &SystemResolver) -> Vec<String> {
+    resolver.configured().questions.iter().map(|question| question.server.to_string()).collect()
+}
+
 #[tokio::test]
 async fn a_missing_resolv_conf_means_this_machine() {
-    let (config, _) = read_resolv_conf(&PathBuf::from("/nonexistent/resolv.conf"));
-    let servers: Vec<IpAddr> = config.name_servers().iter().map(|server| server.ip).collect();
-    assert_eq!(servers, ips(&["127.0.0.1", "::1"]));
+    let metrics = register(&mut Registry::default());
+    let resolver = SystemResolver::with_files("/nonexistent/resolv.conf", "", metrics.lookups.clone());
+    assert_eq!(servers_of(&resolver)[..2], ["127.0.0.1:53", "[::1]:53"]);
+}
+
+#[tokio::test]
+async fn a_server_keeps_its_zone() {
+    let directory = tempfile::tempdir().unwrap();
+    let resolver = resolver(directory.path(), "nameserver fe80::1%lo\noptions attempts:1\n");
+    assert_eq!(servers_of(&resolver), ["[fe80::1%1]:53"], "lo is the first interface");
 }
 
 #[tokio::test]
 async fn a_line_that_cannot_be_used_leaves_the_others_in_use() {
     let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("resolv.conf");
     for text in [
         b"search a_b..c example.com\nnameserver 10.0.0.1\nnameserver not-an-address\noptions ndots:3\n"
             .as_slice(),
-        b"# B\xfcro\nnameserver 10.0.0.1\noptions ndots:3\n",
-        b"nameserver \xff\n# B\xfcro\nnameserver 10.0.0.1\noptions ndots:3\n",
+        b"# B\xfcro\nnameserver 10.0.0.1\nsearch -- example.com\noptions ndots:3\n",
+        b"nameserver \xff\n# B\xfcro\nnameserver 10.0.0.1\noptions ndots:3\ndomain example.com",
     ] {
-        std::fs::write(&path, text).unwrap();
-        let (config, options) = read_resolv_conf(&path);
-        let servers: Vec<IpAddr> = config.name_servers().iter().map(|server| server.ip).collect();
-        assert_eq!((servers, options.ndots), (ips(&["10.0.0.1"]), 3), "{}", text.escape_ascii());
+        let resolver = resolver(directory.path(), text);
+        let (configured, shown) = (resolver.configured(), text.escape_ascii());
+        assert_eq!(servers_of(&resolver), ["10.0.0.1:53"; 2], "{shown}");
+        assert_eq!((configured.ndots, &configured.search[..]), (3, &[name("example.com")][..]), "{shown}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn changed_files_are_read_anew() {
     let directory = tempfile::tempdir().unwrap();
-    let resolver = resolver(directory.path(), "nameserver 10.0.0.1\n");
-    assert_eq!(resolver.configured().questions[0].server, "10.0.0.1:53".parse().unwrap());
-    let conf = std::fs::File::create(directory.path().join("resolv.conf")).unwrap();
-    std::io::Write::write_all(&mut &conf, b"nameserver 10.0.0.2\n").unwrap();
-    conf.set_modified(SystemTime::UNIX_EPOCH).unwrap();
-    assert_eq!(
-        resolver.configured().questions[0].server,
-        "10.0.0.1:53".parse().unwrap(),
-        "looked at a moment ago"
-    );
+    let resolver = resolver(directory.path(), "nameserver 10.0.0.1\noptions attempts:1\n");
+    assert_eq!(servers_of(&resolver), ["10.0.0.1:53"]);
+    change(&directory.path().join("resolv.conf"), "nameserver 10.0.0.2\noptions attempts:1\n");
+    assert_eq!(servers_of(&resolver), ["10.0.0.1:53"], "looked at a moment ago");
     tokio::time::advance(FILE_CHECK_INTERVAL).await;
-    assert_eq!(resolver.configured().questions[0].server, "10.0.0.2:53".parse().unwrap());
+    assert_eq!(servers_of(&resolver), ["10.0.0.2:53"]);
+}
+
+/// Changes a file that was read within the resolution of modification times.
+fn change(path: &Path, text: &str) {
+    std::fs::write(path, text).unwrap();
+    std::fs::File::open(path).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn files_that_cannot_be_read_change_nothing() {
+    let log = CapturedLog::new();
+    let directory = tempfile::tempdir().unwrap();
+    let (conf, hosts) = (directory.path().join("resolv.conf"), directory.path().join("hosts"));
+    let resolver = resolver(directory.path(), "nameserver 10.0.0.1\noptions attempts:1\n");
+    let box_is = |ips: &[IpAddr]| assert_eq!(known(&resolver.configured().hosts, "box"), ips);
+    for file in [&conf, &hosts] {
+        // A directory can be opened, but not read.
+        std::fs::remove_file(file).unwrap();
+        std::fs::create_dir(file).unwrap();
+        for _ in 0..3 {
+            tokio::time::advance(FILE_CHECK_INTERVAL).await;
+            assert_eq!(servers_of(&resolver), ["10.0.0.1:53"]);
+            box_is(&ips(&["127.0.0.1", "::1"]));
+        }
+        std::fs::remove_dir(file).unwrap();
+        change(&conf, "nameserver 10.0.0.1\noptions attempts:1\n");
+        change(&hosts, HOSTS);
+        tokio::time::advance(FILE_CHECK_INTERVAL).await;
+        box_is(&ips(&["127.0.0.1", "::1"]));
+    }
+    change(&conf, "nameserver 10.0.0.2\noptions attempts:1\n");
+    std::fs::remove_file(&hosts).unwrap();
+    tokio::time::advance(FILE_CHECK_INTERVAL).await;
+    assert_eq!(servers_of(&resolver), ["10.0.0.2:53"]);
+    box_is(&[]);
+    let text = log.text();
+    assert_eq!(text.matches("cannot be read, keeping the present one").count(), 2, "once each: {text}");
 }
 
 #[test]
