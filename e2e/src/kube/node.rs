@@ -20,6 +20,9 @@ pub struct Node {
     pub address: SocketAddr,
     /// The pods' web server, without TLS.
     pub web: SocketAddr,
+    /// Whether kube-apiserver passes WebSockets to a kubelet that announces that it accepts them. Kubernetes does so from 1.36;
+    /// an older kube-apiserver translates them to SPDY for each kubelet.
+    pub gets_websockets: bool,
     logs: PathBuf,
     _ports: [Lease; 2],
 }
@@ -53,7 +56,8 @@ impl Node {
             found.await.map_err(|error| process.explain(&error))?;
         }
         process.check_alive()?;
-        Ok(Self { process, address, web, logs, _ports: ports })
+        let gets_websockets = tools.minor()? >= 36;
+        Ok(Self { process, address, web, gets_websockets, logs, _ports: ports })
     }
 
     /// The log file of a container.

@@ -10,7 +10,7 @@ use super::{Cluster, Kubectl, Node};
 /// The namespace of the webhook's and the aggregated API's services.
 pub const EXTENSIONS: &str = "extensions";
 
-/// The nodes, which are the same process, and whether kube-apiserver passes WebSockets on to them instead of translating them.
+/// The nodes, which are the same process, and whether they announce that they accept WebSockets.
 const NODES: [(&str, bool); 2] = [("node", false), ("node-ws", true)];
 
 /// The pods of a workload, each on the node of the same index.
@@ -19,11 +19,11 @@ const PODS: [&str; 2] = ["app", "app-ws"];
 /// The containers of every pod.
 const CONTAINERS: [&str; 3] = ["app", "big", "ticks"];
 
-/// Registers the node twice: as `node`, and as `node-ws`, which announces that it accepts WebSockets.
+/// Registers the node twice: as `node`, and as `node-ws`, which announces that it accepts WebSockets if kube-apiserver has a field
+/// for that.
 pub async fn nodes(kubectl: &Kubectl, node: &Node) -> Result<()> {
     let of = |(name, websockets): (&str, bool)| {
-        let features: &[&str] = if websockets { &["ExtendWebSocketsToKubelet"] } else { &[] };
-        json!({
+        let mut object = json!({
             "apiVersion": "v1",
             "kind": "Node",
             "metadata": { "name": name },
@@ -31,9 +31,12 @@ pub async fn nodes(kubectl: &Kubectl, node: &Node) -> Result<()> {
                 "addresses": [{ "type": "InternalIP", "address": node.address.ip() }],
                 "daemonEndpoints": { "kubeletEndpoint": { "Port": node.address.port() } },
                 "conditions": [ready()],
-                "declaredFeatures": features,
             },
-        })
+        });
+        if websockets && node.gets_websockets {
+            object["status"]["declaredFeatures"] = json!(["ExtendWebSocketsToKubelet"]);
+        }
+        object
     };
     with_status(kubectl, &list(NODES.map(of))).await
 }
@@ -59,13 +62,23 @@ pub async fn workload(kubectl: &Kubectl, node: &Node, namespace: &str) -> Result
     } })];
     // kube-apiserver refuses endpoints with a loopback address.
     if !node.web.ip().is_loopback() {
+        let target = json!({ "kind": "Pod", "name": PODS[0], "namespace": namespace });
+        let ports = json!([{ "name": "http", "port": port }]);
+        // For services/proxy kube-apiserver reads Endpoints up to 1.36, and EndpointSlices from 1.37.
         items.push(json!({ "apiVersion": "v1", "kind": "Endpoints", "metadata": meta, "subsets": [{
-            "addresses": [{
-                "ip": node.web.ip(),
-                "targetRef": { "kind": "Pod", "name": PODS[0], "namespace": namespace },
-            }],
-            "ports": [{ "name": "http", "port": port }],
+            "addresses": [{ "ip": node.web.ip(), "targetRef": target }],
+            "ports": ports,
         }] }));
+        items.push(json!({
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": {
+                "name": "web", "namespace": namespace, "labels": { "kubernetes.io/service-name": "web" },
+            },
+            "addressType": "IPv4",
+            "endpoints": [{ "addresses": [node.web.ip()], "targetRef": target }],
+            "ports": ports,
+        }));
     }
     kubectl.apply(&list(items)).await
 }

@@ -53,7 +53,15 @@ impl Tools {
         self.folder.join("kube-apiserver")
     }
 
-    /// The kubectl of the same version.
+    /// The minor version of Kubernetes, by kube-apiserver: 35 for 1.35.4.
+    pub fn minor(&self) -> Result<u32> {
+        let output = Command::new(self.apiserver()).arg("--version").output()?;
+        let text = String::from_utf8(output.stdout)?;
+        let minor = text.strip_prefix("Kubernetes v1.").and_then(|rest| rest.split('.').next());
+        minor.and_then(|minor| minor.parse().ok()).with_context(|| format!("not a version: {text:?}"))
+    }
+
+    /// The kubectl, usually of the same version.
     pub fn kubectl(&self) -> PathBuf {
         self.folder.join("kubectl")
     }

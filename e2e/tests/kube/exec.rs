@@ -42,12 +42,16 @@ pub(crate) async fn stdin_by_spdy(lane: Lane) -> Result<()> {
     echoed(&lane, &lane.kubectl().with_env("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", "false"), "app").await
 }
 
-/// The same with a WebSocket through the tunnel: this node announces that it accepts them.
+/// The same with a WebSocket through the tunnel: this node announces that it accepts them. Before Kubernetes 1.36 it gets SPDY.
 pub(crate) async fn stdin_by_websocket_to_the_kubelet(lane: Lane) -> Result<()> {
     let before = taken(&lane).await?;
     echoed(&lane, lane.kubectl(), "app-ws").await?;
     let after = taken(&lane).await?;
-    ensure!(after > before, "the kubelet was asked for {after} WebSockets, {before} before");
+    let accepted = after > before;
+    ensure!(
+        accepted == lane.node().gets_websockets,
+        "the kubelet was asked for {after} WebSockets, {before} before"
+    );
     Ok(())
 }
 

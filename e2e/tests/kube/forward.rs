@@ -110,12 +110,13 @@ pub(crate) async fn half_closed(lane: Lane) -> Result<()> {
     answering.await?
 }
 
-/// With a WebSocket through the tunnel: this node announces that it accepts them.
+/// With a WebSocket through the tunnel: this node announces that it accepts them. Before Kubernetes 1.36 it gets SPDY.
 pub(crate) async fn by_websocket_to_the_kubelet(lane: Lane) -> Result<()> {
     let endpoint = Endpoint::echo().await?;
     let forward = Forward::start(&lane, "app-ws", endpoint.address().port()).await?;
     forward.echoed(Payload::new(4, 2_000_000)).await?;
     let metrics = lane.ok(&["get", "--raw", "/api/v1/nodes/node/proxy/metrics"]).await?;
-    ensure!(metrics.contains("what=\"websocket_portforward\""), "{metrics}");
+    let accepted = metrics.contains("what=\"websocket_portforward\"");
+    ensure!(accepted == lane.node().gets_websockets, "{metrics}");
     Ok(())
 }
