@@ -45,10 +45,7 @@ const BURST_PER_MISSING_SERVER: usize = 3;
 /// servers, six do not find all of them in that many.
 pub(super) const MAX_BURST_PER_SERVER: usize = 15;
 
-/// The attempts that are left of a burst for several servers once only lanes are missing: other agents may still search for their
-/// first streams.
-const LANE_BURST: usize = 8;
-/// With at most this many servers the burst continues for lanes as before.
+/// With more servers than this no burst seeks further lanes after a loss of several: other agents may still seek their first streams.
 const LANE_BURST_ABOVE: usize = 8;
 
 /// The limit of the number of missing servers: an announced count may be wrong, and nothing else limits it.
@@ -113,7 +110,7 @@ impl<J: FnMut() -> f64> Backoff<J> {
     /// Only further lanes to `known` servers are missing.
     pub(super) fn only_lanes(&mut self, known: usize) {
         if known > LANE_BURST_ABOVE && self.for_several {
-            self.burst = self.burst.min(LANE_BURST);
+            self.burst = 0;
         }
     }
 
