@@ -17,7 +17,10 @@ pub struct Peer<'a>(pub &'a str);
 
 impl fmt::Display for Peer<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&cut_and_escaped(self.0, PEER_LIMIT))
+        match self.0.len() <= PEER_LIMIT && is_printable_ascii(self.0) {
+            true => f.write_str(self.0),
+            false => f.write_str(&cut_and_escaped(self.0, PEER_LIMIT)),
+        }
     }
 }
 
@@ -44,6 +47,9 @@ pub(super) fn cut(text: &str, limit: usize) -> &str {
 
 /// Appends the text with harmful characters escaped.
 pub(super) fn plain(out: &mut String, text: &str) {
+    if is_printable_ascii(text) {
+        return out.push_str(text);
+    }
     for c in text.chars() {
         if misleads(c) { escape(out, c) } else { out.push(c) }
     }
@@ -52,6 +58,10 @@ pub(super) fn plain(out: &mut String, text: &str) {
 /// Appends the text in double quotes, as Go's `strconv.Quote` does.
 pub(super) fn quoted(out: &mut String, text: &str) {
     out.push('"');
+    if is_printable_ascii(text) && !text.contains(['"', '\\']) {
+        out.push_str(text);
+        return out.push('"');
+    }
     for c in text.chars() {
         match c {
             '"' | '\\' => {
@@ -63,6 +73,11 @@ pub(super) fn quoted(out: &mut String, text: &str) {
         }
     }
     out.push('"');
+}
+
+/// Nearly every text is, and needs no look at each character: escapes were a tenth of a dial's instructions.
+fn is_printable_ascii(text: &str) -> bool {
+    text.bytes().all(|byte| matches!(byte, b' '..=b'~'))
 }
 
 /// The text as a JSON string.

@@ -124,7 +124,7 @@ impl Fields {
         match (field.name(), self.format) {
             ("message", _) => value.clone_into(&mut self.message),
             (name, Format::Text) => {
-                let _ = write!(self.rest, " {name}=");
+                self.rest.extend([" ", name, "="]);
                 // Numbers stay unchanged. An id is a string, even of digits.
                 let bare = value.parse::<i64>().is_ok() && !IDS.contains(&name);
                 if bare { self.rest.push_str(value) } else { escape::quoted(&mut self.rest, value) }
