@@ -166,7 +166,7 @@ impl<P> Packet<P> {
 }
 
 macro_rules! packet_kinds {
-    ($($kind:ident: $name:literal = $number:literal, $field:literal;)+) => {
+    ($($kind:ident: $name:literal = $number:literal;)+) => {
         /// The type of a packet, as metrics and logs name it.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum PacketKind {
@@ -180,11 +180,6 @@ macro_rules! packet_kinds {
             /// The number on the wire.
             pub const fn number(self) -> i32 {
                 self as i32
-            }
-
-            /// The number of its member of the `oneof payload`.
-            pub const fn field(self) -> u32 {
-                match self { $(PacketKind::$kind => $field),+ }
             }
 
             /// The enum's name in the .proto, the value of the label `packet_type`.
@@ -202,18 +197,18 @@ macro_rules! packet_kinds {
     };
 }
 
-// The name in the .proto, its number, and the number of the member of the `oneof`. The last two are between native peers:
-// their numbers are far from those that Konnectivity may assign in future.
+// The name in the .proto, and its number. The last two are between native peers: their numbers are far from those that
+// Konnectivity may assign in future.
 packet_kinds! {
-    DialReq: "DIAL_REQ" = 0, 2;
-    DialRsp: "DIAL_RSP" = 1, 3;
-    CloseReq: "CLOSE_REQ" = 2, 5;
-    CloseRsp: "CLOSE_RSP" = 3, 6;
-    Data: "DATA" = 4, 4;
-    DialCls: "DIAL_CLS" = 5, 7;
-    Drain: "DRAIN" = 6, 8;
-    Grant: "GRANT" = 100, 1000;
-    Fin: "FIN" = 101, 1001;
+    DialReq: "DIAL_REQ" = 0;
+    DialRsp: "DIAL_RSP" = 1;
+    CloseReq: "CLOSE_REQ" = 2;
+    CloseRsp: "CLOSE_RSP" = 3;
+    Data: "DATA" = 4;
+    DialCls: "DIAL_CLS" = 5;
+    Drain: "DRAIN" = 6;
+    Grant: "GRANT" = 100;
+    Fin: "FIN" = 101;
 }
 
 #[cfg(test)]
