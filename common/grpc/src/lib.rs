@@ -34,8 +34,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use mux::Packet;
 
-pub use admission::{Admission, Unadmitted};
-pub use buffered::Buffering;
+pub use admission::Unadmitted;
 pub use client::{Connected, ConnectionHandle, connect};
 pub use deframe::MESSAGE_LIMIT;
 pub use frame::OutFrame;

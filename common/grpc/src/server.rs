@@ -6,6 +6,7 @@ use std::future::{Future, pending, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -14,13 +15,13 @@ use h2::server::{Connection, SendResponse};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Sleep, sleep};
 
-use super::admission::{Admission, Charge, ChargeExceeded, Unadmitted};
-use super::buffered::{Buffered, Buffering, Flusher, buffered};
+use super::admission::{Charge, ChargeExceeded, Unadmitted};
+use super::buffered::{Buffered, Flusher, MAX_GATHERED_OVER_TLS, buffered};
 use super::keepalive::KeepaliveHandle;
 use super::lingering::LingeringStreams;
 use super::pinger::{PeerLost, Pinger};
 use super::request::Request;
-use super::settings::{ServerSettings, ShutdownMode};
+use super::settings::{ADMISSION_TIMEOUT, ServerSettings, ShutdownMode};
 use super::{Code, OutFrame};
 use net::kernel::HOST_TIMEOUT;
 
@@ -121,8 +122,8 @@ async fn handshake<IO: AsyncRead + AsyncWrite + Unpin>(
     settings: &ServerSettings,
     mut shutdown: Pin<&mut impl Future<Output = ()>>,
 ) -> Result<Option<Serving<IO>>, ConnectionError> {
-    let (io, flusher) = buffered(io, settings.buffering, Some(&settings.turns));
-    let mut overdue = settings.admission_timeout.map(|limit| Box::pin(sleep(limit)));
+    let (io, flusher) = buffered(io, settings.max_gathered, Some(&settings.turns));
+    let mut overdue = Some(Box::pin(sleep(ADMISSION_TIMEOUT)));
     let mut handshake = pin!(settings.builder().handshake::<_, OutFrame>(io));
     let connection = poll_fn(|cx| {
         if let Poll::Ready(connection) = handshake.as_mut().poll(cx) {
@@ -147,7 +148,7 @@ async fn handshake<IO: AsyncRead + AsyncWrite + Unpin>(
         flusher,
         pinger,
         keepalive,
-        admission: Admission::default(),
+        has_accepted: Arc::default(),
         admitted: false,
         // An authenticated client may connect long before its first stream.
         overdue: overdue.filter(|_| settings.unadmitted.is_some()),
@@ -156,7 +157,7 @@ async fn handshake<IO: AsyncRead + AsyncWrite + Unpin>(
         shutdown_mode: settings.shutdown_mode,
         shutdown_state: ShutdownState::Running,
         window: settings.initial_stream_window,
-        follows: settings.buffering == Buffering::OVER_TLS,
+        follows: settings.max_gathered == MAX_GATHERED_OVER_TLS,
         connection_window: settings.initial_connection_window,
     }))
 }
@@ -184,8 +185,9 @@ struct Serving<IO> {
     flusher: Flusher<IO>,
     pinger: Pinger,
     keepalive: Arc<KeepaliveHandle>,
-    admission: Admission,
-    /// Whether the driver has seen that the admission was granted.
+    /// Whether a stream was ever accepted. Refused streams do not count, because any peer can open them.
+    has_accepted: Arc<AtomicBool>,
+    /// Whether the driver has seen that.
     admitted: bool,
     /// The peer's charge until then, unless it was authenticated before.
     unadmitted: Option<Charge>,
@@ -268,7 +270,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Serving<IO> {
     /// The time-out of a connection runs until its first accepted stream, whatever else was opened, and again after its
     /// last stream.
     fn fit_overdue(&mut self, idle: bool) {
-        if !self.admission.is_granted() {
+        if !self.has_accepted.load(Ordering::Acquire) {
             return;
         }
         let first = !std::mem::replace(&mut self.admitted, true);
@@ -290,16 +292,22 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Serving<IO> {
         respond: SendResponse<OutFrame>,
         on_stream: &mut impl FnMut(Request),
     ) {
-        let (keepalive, admission, lingering) =
-            (Arc::clone(&self.keepalive), self.admission.clone(), self.lingering.handle());
         if let Some(charge) = &mut self.unadmitted {
             charge.opened(request.headers());
         }
-        let backlog = self.follows.then(|| self.flusher.backlog());
-        let request = Request::read(request, respond, keepalive, admission, lingering, self.window, backlog);
-        let Some(request) = request else {
-            return;
+        let (head, body) = request.into_parts();
+        let request = Request {
+            path: head.uri.path().to_owned(),
+            metadata: head.headers,
+            keepalive: Arc::clone(&self.keepalive),
+            has_accepted: Arc::clone(&self.has_accepted),
+            respond,
+            body,
+            lingering: self.lingering.handle(),
+            window: self.window,
+            backlog: self.follows.then(|| self.flusher.backlog()),
         };
+        let Some(request) = request.require_grpc(&head.method) else { return };
         // A client that has not read GOAWAY yet loses no stream.
         if self.shutdown_mode == ShutdownMode::GoAway || self.shutdown_state == ShutdownState::Running {
             on_stream(request);

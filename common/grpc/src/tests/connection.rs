@@ -221,10 +221,7 @@ async fn an_agents_connection_ends_behind_its_last_stream() {
         // The agent does not end its side: the server must.
         let sent = kept.send_request(request(Method::POST, "application/grpc"), false).unwrap();
         let request = soon(served.requests.recv()).await.unwrap();
-        assert!(!request.admission.is_granted());
-        let admission = request.admission.clone();
         let mut stream = request.accept(HeaderMap::new()).unwrap();
-        assert!(admission.is_granted());
         tokio::time::sleep(Duration::from_secs(open_for)).await;
         stream.finish();
         drop(stream);

@@ -271,7 +271,7 @@ async fn the_server_ends_with_ok_behind_its_packets() {
 async fn the_server_ends_with_a_status() {
     let mut pair = pair().await;
     let status = WireError::new(Code::Unauthenticated, "50 % größer\nnot allowed");
-    pair.server.finish_with(&status);
+    pair.server.fail(&status);
     assert_eq!(status.message, "50 % größer\\nnot allowed");
     assert_eq!(failure(&mut pair.client.stream).await, status);
     assert_eq!(pair.server.send(Packet::Drain).unwrap_err().code, Code::Internal);
