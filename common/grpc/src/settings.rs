@@ -78,17 +78,6 @@ pub(super) const ADMISSION_TIMEOUT: Duration = Duration::from_secs(15);
 /// The time limit for an agent to open another stream after its connection's last stream has ended.
 const STREAMLESS_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How a server announces the end of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ShutdownMode {
-    /// The server sends GOAWAY at once: clients finish their streams, those included that they opened before they read it, and
-    /// open new ones elsewhere.
-    GoAway,
-    /// The server refuses new streams as Unavailable, and the connection ends with its last stream. The Go project's agent
-    /// closes its connections on GOAWAY, so it must not receive one while it has any.
-    WhenIdle,
-}
-
 /// How a listener runs its HTTP/2 connections.
 #[derive(Debug, Clone)]
 pub struct ServerSettings {
@@ -123,12 +112,10 @@ pub struct ServerSettings {
     pub keepalive: Keepalive,
     /// The time limit without any stream after the first accepted one; `None`: no limit.
     pub next_stream_timeout: Option<Duration>,
-    /// How a connection ends at shutdown.
-    pub shutdown_mode: ShutdownMode,
 }
 
 impl ServerSettings {
-    /// For the agent port: one stream per connection in practice, few resets, and Go agents that close connections on GOAWAY.
+    /// For the agent port: one stream per connection in practice, few resets.
     pub fn for_agents() -> Self {
         ServerSettings {
             max_concurrent_streams: 8,
@@ -146,7 +133,6 @@ impl ServerSettings {
             keepalive: Keepalive { interval: Duration::from_secs(3600), ..Keepalive::DEFAULT },
             // Agents open a connection for each stream, so a connection without its stream is useless.
             next_stream_timeout: Some(STREAMLESS_TIMEOUT),
-            shutdown_mode: ShutdownMode::WhenIdle,
         }
     }
 
@@ -169,7 +155,6 @@ impl ServerSettings {
             keepalive: Keepalive { interval: Duration::from_secs(3600), ..Keepalive::DEFAULT },
             // Authenticated clients may keep a connection for the next dial.
             next_stream_timeout: None,
-            shutdown_mode: ShutdownMode::GoAway,
         }
     }
 

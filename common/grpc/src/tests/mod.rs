@@ -13,7 +13,7 @@ mod packet;
 mod stream;
 mod turns;
 
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -119,7 +119,7 @@ where
     let (sender, requests) = mpsc::unbounded_channel();
     let serving = tokio::spawn(async move {
         let on_stream = |request| drop(sender.send(request));
-        serve_connection(io, &settings, on_stream).await
+        serve_connection(io, &settings, on_stream, pending()).await
     });
     Served { requests, serving }
 }
