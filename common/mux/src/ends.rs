@@ -8,7 +8,7 @@
 //! [`Limits::half_closed_server`]: crate::Limits::half_closed_server
 //! [`Limits::half_closed_agent`]: crate::Limits::half_closed_agent
 
-use crate::conn::{Conn, Expired, Phase};
+use crate::conn::{Conn, Phase};
 use crate::event::{Cause, CloseReason, Event};
 use crate::link::{Link, Side};
 use crate::payload::Payload;
@@ -21,28 +21,50 @@ impl<S: Side, P: Payload> Link<S, P> {
     }
 
     /// A connection's timer has expired.
-    pub(crate) fn expired(&mut self, now: Time, key: ConnKey, expired: Expired) {
-        match expired {
-            Expired::Nothing => {}
-            Expired::Later(due) => self.arm(key, Some(due)),
-            Expired::Answer => {
-                S::answer_close(self, key);
-                self.arm_flush(key);
-            }
-            Expired::FlushFailed(cause) => self.finish_flush(key, Some(cause)),
-            Expired::CloseAnswered => {
+    pub(crate) fn expire(&mut self, now: Time, key: ConnKey) {
+        match self.phase(key) {
+            Some(Phase::Open) => self.expire_open(now, key),
+            Some(Phase::Flushing) => self.expire_flush(now, key),
+            // The client's close is answered in time. The connect id is kept as long as CLOSE_RSP may still arrive.
+            Some(Phase::Closing { listens: false }) => {
                 self.notify(key, CloseReason::Flushed);
                 let left = self.limits.await_close.saturating_sub(self.limits.answer_close);
                 self.arm(key, Some(now.after(left)));
             }
-            Expired::Unanswered => {
+            // No CLOSE_RSP arrived, and the local end listens. What it was sent is delivered.
+            Some(Phase::Closing { listens: true }) => {
                 self.unregister(key);
                 self.flush(now, key, Some(Cause::Peer("timed out waiting for CLOSE_RSP".into())), false);
             }
-            Expired::Forgotten => self.remove(key),
-            Expired::Idle => S::idle(self, now, key),
-            Expired::Broke(cause) => S::hang_up(self, now, key, cause),
+            Some(Phase::Tombstone) => self.remove(key),
+            Some(Phase::Dialing { .. }) | None => {}
         }
+    }
+
+    fn expire_open(&mut self, now: Time, key: ConnKey) {
+        let Some(conn) = self.table.get(key) else { return };
+        if let Some(last_activity) = conn.state.last_activity() {
+            // Bytes for a slow local end count as activity too.
+            let last_activity = if conn.recv().is_empty() { last_activity } else { now };
+            let due = last_activity.after(S::half_closed(&self.limits));
+            if due > now { self.arm(key, Some(due)) } else { S::idle(self, now, key) }
+        } else if let Some(due) = conn.state.departed_due(&self.limits) {
+            if due > now { self.arm(key, Some(due)) } else { S::hang_up(self, now, key, Cause::FlushTimeout) }
+        } else if let Some(text) = conn.state.write_failure() {
+            let cause = Cause::Local(text.to_owned());
+            S::hang_up(self, now, key, cause);
+        }
+    }
+
+    fn expire_flush(&mut self, now: Time, key: ConnKey) {
+        let Some(flush) = self.table.get(key).and_then(|conn| conn.state.flushing()) else { return };
+        if now >= flush.end(&self.limits) {
+            return self.finish_flush(key, Some(Cause::FlushTimeout));
+        }
+        if flush.answer_due(&self.limits).is_some_and(|due| now >= due) {
+            S::answer_close(self, key);
+        }
+        self.arm_flush(key);
     }
 
     /// Nothing can be sent any more, although the driver has not read the stream's end. The outbox is dropped, so that a

@@ -262,9 +262,7 @@ impl<S: Side, P: Payload> Link<S, P> {
                 S::close_due(self, now, key, within);
                 continue;
             }
-            let waiting = !conn.recv().is_empty();
-            let expired = conn.state.expire(now, &self.limits, S::half_closed(&self.limits), waiting);
-            self.expired(now, key, expired);
+            self.expire(now, key);
         }
         if self.schedule.discards.due(&self.limits).is_some_and(|due| due <= now) {
             self.schedule.discards.refill(now, &self.limits);

@@ -18,7 +18,6 @@ use crate::payload::Payload;
 use crate::time::Time;
 
 pub use self::buffer::{Buffer, Fill};
-pub(crate) use self::close::Expired;
 pub(crate) use self::flow::Growth;
 pub(crate) use self::state::{Fin, Phase};
 

@@ -188,7 +188,7 @@ impl State {
     }
 
     /// When the peer was last active, since our FIN.
-    pub(super) fn last_activity(&self) -> Option<Time> {
+    pub(crate) fn last_activity(&self) -> Option<Time> {
         match &self.inner {
             Inner::Open { local: Local::FinSent { last_activity, .. }, .. } => Some(*last_activity),
             _ => None,
@@ -204,14 +204,14 @@ impl State {
     }
 
     /// Why writes to the local end fail.
-    pub(super) fn write_failure(&self) -> Option<&str> {
+    pub(crate) fn write_failure(&self) -> Option<&str> {
         match &self.inner {
             Inner::Open { local: Local::WriteFailed(text), .. } => Some(text),
             _ => None,
         }
     }
 
-    pub(super) fn flushing(&self) -> Option<&Flush> {
+    pub(crate) fn flushing(&self) -> Option<&Flush> {
         if let Inner::Flushing(flush) = &self.inner { Some(flush) } else { None }
     }
 
