@@ -1,6 +1,6 @@
 //! When a connection that is ending gives up: the deadlines of flushes and of departed local ends.
 
-use super::state::{Deadline, Flush, State};
+use super::state::{Flush, State};
 use crate::event::{Cause, CloseReason};
 use crate::limits::Limits;
 use crate::time::Time;
@@ -28,16 +28,15 @@ impl State {
 impl Flush {
     /// When the CLOSE_REQ that began the flush is answered.
     pub(crate) fn answer_due(&self, limits: &Limits) -> Option<Time> {
-        self.answer_owed.then(|| self.deadline.since.after(limits.answer_close))
+        self.answer_owed.then(|| self.since.after(limits.answer_close))
     }
 
     /// When the flush is given up.
     pub(crate) fn end(&self, limits: &Limits) -> Time {
         if self.time_limit_lifted {
-            self.deadline.progress.after(limits.half_closed_agent)
+            self.progress.after(limits.half_closed_agent)
         } else {
-            let Deadline { since, progress } = self.deadline;
-            progress.after(limits.flush_stall).min(since.after(limits.flush_max))
+            self.progress.after(limits.flush_stall).min(self.since.after(limits.flush_max))
         }
     }
 }

@@ -77,8 +77,9 @@ enum Remote {
 /// The delivery of a receive buffer after a close.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Flush {
-    /// The last progress is the last time the receive buffer shrank.
-    pub(super) deadline: Deadline,
+    /// When the time limit began, and when the receive buffer last shrank.
+    pub(super) since: Time,
+    pub(super) progress: Time,
     /// Server: the endpoint has closed in order. The frontend may read the rest as slowly as between native peers.
     pub(super) time_limit_lifted: bool,
     /// Agent: the CLOSE_REQ that began this flush has no CLOSE_RSP yet.
@@ -87,19 +88,6 @@ pub(crate) struct Flush {
     pub(super) cause: Option<Cause>,
     /// The source has not ended. Its bytes are discarded.
     pub(super) reads: bool,
-}
-
-/// The two limits of a wait: its duration, and the time since its last progress.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Deadline {
-    pub(super) since: Time,
-    pub(super) progress: Time,
-}
-
-impl Deadline {
-    pub(super) fn begin(now: Time) -> Self {
-        Deadline { since: now, progress: now }
-    }
 }
 
 /// Where a connection is, for the link.
@@ -346,8 +334,9 @@ impl State {
     pub(super) fn flush(&mut self, now: Time, cause: Option<Cause>, answer_owed: bool) -> bool {
         let reads = self.reads();
         let cause = self.end_source().map(Cause::Local).or(cause);
-        let deadline = Deadline::begin(now);
-        self.inner = Inner::Flushing(Flush { deadline, time_limit_lifted: false, answer_owed, cause, reads });
+        let (since, progress) = (now, now);
+        self.inner =
+            Inner::Flushing(Flush { since, progress, time_limit_lifted: false, answer_owed, cause, reads });
         reads
     }
 
@@ -363,14 +352,14 @@ impl State {
         if let Inner::Flushing(flush) = &mut self.inner
             && std::mem::take(&mut flush.time_limit_lifted)
         {
-            flush.deadline = Deadline::begin(now);
+            (flush.since, flush.progress) = (now, now);
         }
     }
 
     /// The receive buffer of a flush shrank. Returns false if there is no flush.
     pub(super) fn flush_progressed(&mut self, now: Time) -> bool {
         let Inner::Flushing(flush) = &mut self.inner else { return false };
-        flush.deadline.progress = now;
+        flush.progress = now;
         true
     }
 
