@@ -383,7 +383,13 @@ impl<S: Side, P: Payload> Link<S, P> {
 
     /// How windows may grow now.
     pub(crate) fn growth(&self) -> Growth {
-        Growth::new(&self.limits, self.widest, self.memory.beyond(), self.memory.queued(), self.by_id.len())
+        Growth {
+            widest: self.widest,
+            base: self.limits.window_max,
+            budget: self.limits.high_bdp_budget.saturating_sub(self.memory.beyond()),
+            spacious: self.memory.queued() <= self.limits.link_budget / 4,
+            connections: self.by_id.len(),
+        }
     }
 
     pub(crate) fn send(&mut self, packet: Control) {

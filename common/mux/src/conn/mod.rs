@@ -178,12 +178,7 @@ impl<P: Payload> Conn<P> {
     /// The offset of the GRANT that became due. None if the peer needs none any more.
     pub(crate) fn grant(&mut self) -> Option<u64> {
         let grants = self.state.grants();
-        let credit = self.credit.as_mut()?;
-        if grants {
-            return Some(credit.grant());
-        }
-        credit.skip_grant();
-        None
+        self.credit.as_mut().filter(|_| grants).map(|credit| credit.inflow.grant())
     }
 
     /// Returns true if the local end must now be told that the peer sends no more: once, when it has read everything.
