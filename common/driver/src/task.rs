@@ -36,7 +36,6 @@ pub enum LinkEnd {
 }
 
 /// One agent stream with its connections: a future that runs until the stream has ended and every local end is notified.
-#[derive(Debug)]
 pub struct Driver<S, W, H, M> {
     pub(crate) conns: Conns<S>,
     pub(crate) wire: Option<W>,
