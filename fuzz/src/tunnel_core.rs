@@ -116,7 +116,8 @@ impl<S: Side + Default> End<S> {
             7 | 8 => self.transmit(input),
             9 => self.with(input, |link, _, key| link.readable(key)),
             10 => self.takes(input),
-            11 => self.with(input, |link, now, key| link.local_failed(now, key, "broke".into())),
+            11 => self
+                .with(input, |link, now, key| link.end_source(now, key, SourceEnd::Failed("broke".into()))),
             12 => self.write_fails(input),
             13 => self.with(input, |link, now, key| link.local_closed(now, key)),
             _ => {

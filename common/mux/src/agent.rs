@@ -14,9 +14,7 @@ use crate::time::Time;
 /// The agent's end. Connect ids count up from 1 on each stream, or from the value given to [`Link::number_beyond`]. An
 /// id is never used twice on a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-pub struct Agent {
-    draining: bool,
-}
+pub struct Agent;
 
 /// The text of a Go agent's answer to DATA of an unknown connection.
 const UNRECOGNIZED: &str = "unrecognized connectID";
@@ -66,11 +64,9 @@ impl<P: Payload> Link<Agent, P> {
         self.table.get(key).map(|conn| conn.random)
     }
 
-    /// Asks the server, once per stream, to send no new dials.
+    /// Asks the server to send no new dials. The driver calls this once.
     pub fn drain(&mut self) {
-        if !std::mem::replace(&mut self.side.draining, true) {
-            self.send(Packet::Drain);
-        }
+        self.send(Packet::Drain);
     }
 
     fn handle_dial_request(&mut self, random: DialId, (protocol, address, trace): Target) -> Disposition {

@@ -7,7 +7,7 @@
 //!    [`Link::handle_packet`]. If the [`Disposition`] says so, offer [`Link::recv`] to the local end and report the number of
 //!    accepted bytes by [`Link::advance`].
 //! 2. For a socket that is ready, offer and advance again, and call [`Link::readable`]. Report local ends that fail or go:
-//!    [`Link::write_failed`], [`Link::local_failed`], [`Link::local_closed`], [`Link::holds_ahead`].
+//!    [`Link::write_failed`], [`Link::end_source`], [`Link::local_closed`], [`Link::holds_ahead`].
 //! 3. While the stream accepts bytes, do what [`Link::poll_transmit`] returns: send a control packet, or read at most
 //!    `max` bytes from a connection's source, pass them to [`Link::push`] and send the packets that it returns. Once nothing
 //!    can be sent any more, call [`Link::shutdown_send`]; once the stream has ended, [`Link::stream_lost`].

@@ -297,7 +297,7 @@ impl<S: Side, P: Payload> Link<S, P> {
         for key in self.memory.largest_to_shed(&mut self.table, now, &self.limits, excess, urgent) {
             self.break_off(now, key, Cause::Stalled);
         }
-        self.memory.measure_while_held(now, &self.limits);
+        self.memory.begin_measure(now, &self.limits, self.memory.held() > 0);
     }
 
     /// Resets the connections that hold up the link.
@@ -305,7 +305,8 @@ impl<S: Side, P: Payload> Link<S, P> {
         for key in self.memory.slow_readers(&mut self.table, now, &self.limits) {
             self.break_off(now, key, Cause::Stalled);
         }
-        self.memory.begin_measure(now, &self.limits);
+        let over_limit = self.memory.is_over_limit(&self.limits);
+        self.memory.begin_measure(now, &self.limits, over_limit);
     }
 
     // ---- poll_* ----

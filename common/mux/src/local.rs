@@ -48,7 +48,8 @@ impl<S: Side, P: Payload> Link<S, P> {
             self.finish_flush(key, None);
             self.shut_down(key);
         }
-        if self.memory.begin_measure(now, &self.limits) && self.negotiated.credits.is_some() {
+        let over_limit = self.memory.is_over_limit(&self.limits);
+        if self.memory.begin_measure(now, &self.limits, over_limit) && self.negotiated.credits.is_some() {
             // Only memory is short here, and the drain rates are already known.
             self.reset_slow(now);
         }
@@ -61,7 +62,7 @@ impl<S: Side, P: Payload> Link<S, P> {
 
     // ---- ends ----
 
-    /// The source of this connection has ended, as a read showed.
+    /// The source of this connection has ended, or its local end broke.
     pub fn end_source(&mut self, now: Time, key: ConnKey, end: SourceEnd) {
         let Some(conn) = self.table.get_mut(key) else { return };
         let open = conn.is_open();
@@ -100,13 +101,8 @@ impl<S: Side, P: Payload> Link<S, P> {
                 self.arm(key, Some(now.after(self.limits.flush_max)));
                 self.readable(key);
             }
-            Some(Err(text)) => self.local_failed(now, key, text),
+            Some(Err(text)) => self.end_source(now, key, SourceEnd::Failed(text)),
         }
-    }
-
-    /// The local end of this connection broke.
-    pub fn local_failed(&mut self, now: Time, key: ConnKey, text: String) {
-        self.end_source(now, key, SourceEnd::Failed(text));
     }
 
     /// The local end has gone, or has only ended, and left bytes that cannot be read for lack of credit. They are still sent, until

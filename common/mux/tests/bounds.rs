@@ -249,7 +249,7 @@ fn close_is_answered_in_five_seconds_and_the_number_stays_known() {
 #[test]
 fn reports_about_an_ended_connection_are_ignored() {
     let (mut link, keys) = server(Limits::default(), 3);
-    link.local_failed(T0, keys[0], "reset".into());
+    link.end_source(T0, keys[0], SourceEnd::Failed("reset".into()));
     link.abandon(T0, keys[1]);
     link.end_source(T0, keys[2], SourceEnd::Closed);
     for key in keys {
@@ -586,7 +586,7 @@ fn flush_discards_no_more_than_the_budget_of_each_interval() {
 fn local_end_that_lingers_is_called_once_there_is_budget() {
     let (mut link, keys) = server(Limits::default(), 2);
     for key in &keys {
-        link.local_failed(T0, *key, "reset".into());
+        link.end_source(T0, *key, SourceEnd::Failed("reset".into()));
     }
     while link.poll_transmit(T0, 1).is_some() {}
     assert_eq!(link.discard_allowance(T0), QUANTUM);

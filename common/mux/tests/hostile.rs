@@ -281,7 +281,7 @@ impl<S: Side + Default> Driver<S> {
             }
             Happening::Failed(choice) => {
                 if let Some(key) = self.any_key(choice) {
-                    self.link.local_failed(self.now, key, "broke".into());
+                    self.link.end_source(self.now, key, SourceEnd::Failed("broke".into()));
                 }
             }
             Happening::Transmit(budget, outcome) => self.transmit(budget, outcome)?,
@@ -390,10 +390,7 @@ proptest! {
                         }
                     }
                 }
-                Happening::Drain => {
-                    driver.link.drain();
-                    draining = true;
-                }
+                Happening::Drain if !std::mem::replace(&mut draining, true) => driver.link.drain(),
                 _ => {}
             }
             driver.happen(happening)?;
