@@ -39,9 +39,7 @@ mod time;
 
 pub use agent::Agent;
 pub use conn::{Buffer, Fill};
-pub use event::{
-    Cause, CloseReason, Control, DialError, Disposition, Dropped, Event, Frames, SourceEnd, Transmit,
-};
+pub use event::{Cause, CloseReason, Control, DialError, Disposition, Dropped, Event, SourceEnd, Transmit};
 pub use lane::{BULK_BYTES, LaneLoad, choose_lane, class};
 pub use limits::{Limits, Negotiated, Windows, bdp};
 pub use link::{Link, Side};

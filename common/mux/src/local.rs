@@ -1,6 +1,6 @@
 //! The reports of the driver about local ends: bytes that they accept and send, and how they end.
 
-use crate::event::{Cause, Frames, SourceEnd};
+use crate::event::{Cause, SourceEnd};
 use crate::link::{Link, Side};
 use crate::packet::Packet;
 use crate::payload::Payload;
@@ -19,15 +19,26 @@ impl<S: Side, P: Payload> Link<S, P> {
 
     /// Bytes that were read for a [`crate::Transmit::Read`] or [`crate::Transmit::Discard`]. Returns the packets to send now, in order:
     /// none if the bytes are discarded.
-    pub fn push(&mut self, now: Time, key: ConnKey, payload: P) -> Frames<P> {
-        let Some(conn) = self.table.get_mut(key) else { return Frames::none() };
-        let id = conn.id.filter(|_| conn.is_open());
-        match id {
-            Some(_) => conn.send(now, payload.len()),
-            None => self.schedule.discards.spend(payload.len()),
+    pub fn push(
+        &mut self,
+        now: Time,
+        key: ConnKey,
+        mut payload: P,
+    ) -> impl Iterator<Item = Packet<P>> + use<S, P> {
+        let mut id = None;
+        if let Some(conn) = self.table.get_mut(key) {
+            id = conn.id.filter(|_| conn.is_open());
+            match id {
+                Some(_) => conn.send(now, payload.len()),
+                None => self.schedule.discards.spend(payload.len()),
+            }
+            self.schedule.enlist(key, conn, false);
         }
-        self.schedule.enlist(key, conn, false);
-        id.map_or_else(Frames::none, |id| Frames::new(id, payload, self.limits.frame))
+        let most = self.limits.frame;
+        std::iter::from_fn(move || {
+            let id = id.filter(|_| payload.len() > 0)?;
+            Some(Packet::Data { id, payload: payload.split_to(most) })
+        })
     }
 
     /// The local end has accepted the first `count` bytes of [`Link::recv`]; the other bytes have to wait. Call this once

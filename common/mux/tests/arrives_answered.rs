@@ -404,7 +404,7 @@ fn a_local_end_that_takes_no_more_is_still_read_to_its_end() {
     assert_eq!((events(&mut link), controls(&mut link), link.total_queued()), (vec![], vec![], 0));
     assert_eq!(link.handle_packet(T0, data(ID)), Disposition::Late);
     assert_eq!(link.poll_transmit(T0, 100), Some(Transmit::Read { key, max: 100 }), "what it sent before");
-    link.push(T0, key, 100);
+    drop(link.push(T0, key, 100));
     assert!(link.poll_transmit(T0, 100).is_some());
     link.end_source(T0, key, SourceEnd::Closed);
     assert_eq!(controls(&mut link), [Packet::CloseReq { id: ID }]);
@@ -668,7 +668,7 @@ fn flushing_connection_discards_its_source_even_if_the_stream_is_full() {
     queued(&mut link, T0, key, 600);
     link.handle_packet(T0, Packet::CloseReq { id: ONE });
     assert_eq!(link.poll_transmit(T0, 0), Some(Transmit::Discard { key, max: QUANTUM }));
-    link.push(T0, key, 100);
+    drop(link.push(T0, key, 100));
     assert_eq!(link.poll_transmit(T0, 0), Some(Transmit::Discard { key, max: QUANTUM }));
     assert_eq!(link.poll_transmit(T0, 0), None);
     link.readable(key);
@@ -720,7 +720,7 @@ fn sources_take_turns_and_read_no_more_than_the_budget() {
     link.readable(second);
     assert_eq!(link.poll_transmit(T0, 0), None, "no budget, no read");
     assert_eq!(link.poll_transmit(T0, 500), Some(Transmit::Read { key: first, max: 500 }));
-    link.push(T0, first, 500);
+    drop(link.push(T0, first, 500));
     assert!(matches!(link.poll_transmit(T0, 9), Some(Transmit::Read { key, .. }) if key == second));
     assert!(matches!(link.poll_transmit(T0, 9), Some(Transmit::Read { key, .. }) if key == first));
     assert_eq!(link.poll_transmit(T0, 9), None);

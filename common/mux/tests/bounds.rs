@@ -115,11 +115,11 @@ fn discarded_source_that_never_blocks_does_not_starve_others() {
         match link.poll_transmit(T0, 100) {
             Some(Transmit::Discard { key, .. }) => {
                 discarded += 1;
-                link.push(T0, key, 100);
+                drop(link.push(T0, key, 100));
             }
             Some(Transmit::Read { key, .. }) => {
                 read += 1;
-                link.push(T0, key, 100);
+                drop(link.push(T0, key, 100));
             }
             other => panic!("{other:?}"),
         }
@@ -284,7 +284,7 @@ fn closed_connections_leave_no_ring_entries_while_the_stream_is_blocked() {
     link.readable(stays[0]);
     link.readable(stays[1]);
     assert!(matches!(link.poll_transmit(T0, 1), Some(Transmit::Read { .. })));
-    link.push(T0, stays[0], 1);
+    drop(link.push(T0, stays[0], 1));
     let mut sizes = Vec::new();
     for n in 3..=2_000 {
         dial(&mut link, n);
@@ -441,7 +441,7 @@ fn wake_up_during_a_read_adds_one_ring_entry() {
     link.readable(keys[0]);
     assert!(matches!(link.poll_transmit(T0, 9), Some(Transmit::Read { .. })));
     link.readable(keys[0]);
-    link.push(T0, keys[0], 1);
+    drop(link.push(T0, keys[0], 1));
     assert!(matches!(link.poll_transmit(T0, 9), Some(Transmit::Read { .. })));
     assert_eq!(link.poll_transmit(T0, 9), None);
 }

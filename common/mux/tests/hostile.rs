@@ -115,7 +115,7 @@ fn bounds() -> Limits {
     }
 }
 
-impl<S: Side + Default> Driver<S> {
+impl<S: Side + Default + 'static> Driver<S> {
     fn new(native: bool) -> Self {
         let windows = Windows { receive: 1_000, send: 10 };
         let negotiated = Negotiated { credits: native.then_some(windows), half_close: native };

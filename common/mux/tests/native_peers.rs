@@ -71,9 +71,9 @@ fn sender_stops_at_its_grant_and_continues_with_the_next() {
     let (mut link, key) = server(native());
     link.readable(key);
     assert_eq!(link.poll_transmit(T0, 70), Some(Transmit::Read { key, max: 70 }));
-    link.push(T0, key, 70);
+    drop(link.push(T0, key, 70));
     assert_eq!(link.poll_transmit(T0, 1_000), Some(Transmit::Read { key, max: 30 }));
-    link.push(T0, key, 30);
+    drop(link.push(T0, key, 30));
     assert_eq!(link.poll_transmit(T0, 1_000), Some(Transmit::NoCredit { key }));
     assert_eq!(link.poll_transmit(T0, 1_000), None, "told once");
     link.handle_packet(T0, Packet::Grant { id: ONE, offset: 90 });
@@ -362,14 +362,14 @@ fn bytes_of_a_departed_local_end_wait_as_long_as_the_peer_takes_some() {
     let (mut link, key) = server(native());
     link.readable(key);
     assert!(link.poll_transmit(T0, 100).is_some());
-    link.push(T0, key, 100);
+    drop(link.push(T0, key, 100));
     assert_eq!(link.poll_transmit(T0, 100), Some(Transmit::NoCredit { key }));
     link.local_closed(T0, key);
     for (seconds, offset) in [(40, 110), (80, 120)] {
         link.handle_timeout(at(seconds));
         link.handle_packet(at(seconds), Packet::Grant { id: ONE, offset });
         assert!(link.poll_transmit(T0, 100).is_some());
-        link.push(at(seconds), key, 10);
+        drop(link.push(at(seconds), key, 10));
     }
     link.handle_timeout(at(124));
     assert_eq!(link.poll_event(), None, "bytes moved at 80 s");
