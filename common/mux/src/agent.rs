@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::conn::{Conn, Phase, Target};
 use crate::event::{Cause, CloseReason, Control, Disposition, Dropped, Event};
-use crate::limits::{Limits, Negotiated};
+use crate::limits::{MAX_IDLE_FRONTEND, Negotiated};
 use crate::link::{Link, Side};
 use crate::packet::{ConnectId, DialId, Packet, cut_error};
 use crate::payload::Payload;
@@ -136,6 +136,8 @@ impl<P: Payload> Link<Agent, P> {
 }
 
 impl Side for Agent {
+    const MAX_HALF_CLOSED_IDLE: Duration = MAX_IDLE_FRONTEND;
+
     fn handle<P: Payload>(link: &mut Link<Self, P>, now: Time, packet: Packet<P>) -> Disposition {
         match packet {
             Packet::DialReq { random, protocol, address, trace } => {
@@ -178,10 +180,6 @@ impl Side for Agent {
 
     fn answer_to_unknown(id: ConnectId) -> Control {
         Packet::CloseRsp { id, error: UNRECOGNIZED.to_owned() }
-    }
-
-    fn half_closed(limits: &Limits) -> Duration {
-        limits.half_closed_agent
     }
 
     fn answer_close<P: Payload>(link: &mut Link<Self, P>, key: ConnKey) {

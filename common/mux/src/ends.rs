@@ -2,14 +2,12 @@
 //!
 //! All ends pass through here and notify the local end exactly once (invariant 2). Accepted bytes are delivered first,
 //! within the limits of a flush (invariant 5). With half-close, FIN reports that a source has ended; the connection ends
-//! when both sources have ended, or when the remaining direction is idle for [`Limits::half_closed_server`] (and the
-//! agent then answers a probe) or [`Limits::half_closed_agent`].
-//!
-//! [`Limits::half_closed_server`]: crate::Limits::half_closed_server
-//! [`Limits::half_closed_agent`]: crate::Limits::half_closed_agent
+//! when both sources have ended, or when the remaining direction is idle for [`Side::MAX_HALF_CLOSED_IDLE`] (and, at the
+//! server, the agent then answers a probe).
 
 use crate::conn::{Conn, Phase};
 use crate::event::{Cause, CloseReason, Event};
+use crate::limits::{CLOSE_TIMEOUT, MAX_CLOSE_ANSWER};
 use crate::link::{Link, Side};
 use crate::payload::Payload;
 use crate::table::ConnKey;
@@ -28,8 +26,7 @@ impl<S: Side, P: Payload> Link<S, P> {
             // The client's close is answered in time. The connect id is kept as long as CLOSE_RSP may still arrive.
             Some(Phase::Closing { listens: false }) => {
                 self.notify(key, CloseReason::Flushed);
-                let left = self.limits.await_close.saturating_sub(self.limits.answer_close);
-                self.arm(key, Some(now.after(left)));
+                self.arm(key, Some(now.after(CLOSE_TIMEOUT - MAX_CLOSE_ANSWER)));
             }
             // No CLOSE_RSP arrived, and the local end listens. What it was sent is delivered.
             Some(Phase::Closing { listens: true }) => {
@@ -46,9 +43,9 @@ impl<S: Side, P: Payload> Link<S, P> {
         if let Some(last_activity) = conn.state.last_activity() {
             // Bytes for a slow local end count as activity too.
             let last_activity = if conn.recv().is_empty() { last_activity } else { now };
-            let due = last_activity.after(S::half_closed(&self.limits));
+            let due = last_activity.after(S::MAX_HALF_CLOSED_IDLE);
             if due > now { self.arm(key, Some(due)) } else { S::idle(self, now, key) }
-        } else if let Some(due) = conn.state.departed_due(&self.limits) {
+        } else if let Some(due) = conn.state.departed_due() {
             if due > now { self.arm(key, Some(due)) } else { S::hang_up(self, now, key, Cause::FlushTimeout) }
         } else if let Some(text) = conn.state.write_failure() {
             let cause = Cause::Local(text.to_owned());
@@ -58,10 +55,10 @@ impl<S: Side, P: Payload> Link<S, P> {
 
     fn expire_flush(&mut self, now: Time, key: ConnKey) {
         let Some(flush) = self.table.get(key).and_then(|conn| conn.state.flushing()) else { return };
-        if now >= flush.end(&self.limits) {
+        if now >= flush.end() {
             return self.finish_flush(key, Some(Cause::FlushTimeout));
         }
-        if flush.answer_due(&self.limits).is_some_and(|due| now >= due) {
+        if flush.answer_due().is_some_and(|due| now >= due) {
             S::answer_close(self, key);
         }
         self.arm_flush(key);
@@ -129,7 +126,7 @@ impl<S: Side, P: Payload> Link<S, P> {
     }
 
     pub(crate) fn arm_flush(&mut self, key: ConnKey) {
-        if let Some(due) = self.table.get(key).and_then(|conn| conn.state.flush_due(&self.limits)) {
+        if let Some(due) = self.table.get(key).and_then(|conn| conn.state.flush_due()) {
             self.arm(key, Some(due));
         }
     }

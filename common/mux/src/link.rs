@@ -19,6 +19,10 @@ use crate::time::Time;
 
 /// One end of an agent stream: [`crate::Server`] or [`crate::Agent`].
 pub trait Side: Sized {
+    /// How long the remaining direction of a half-closed connection may be idle.
+    #[doc(hidden)]
+    const MAX_HALF_CLOSED_IDLE: Duration;
+
     /// Handles a packet from the peer, except DATA, GRANT and FIN, which mean the same at both ends.
     #[doc(hidden)]
     fn handle<P: Payload>(link: &mut Link<Self, P>, now: Time, packet: Packet<P>) -> Disposition;
@@ -27,7 +31,7 @@ pub trait Side: Sized {
     #[doc(hidden)]
     fn close<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey, listens: bool);
 
-    /// The remaining direction of a half-closed connection was idle for [`Side::half_closed`].
+    /// The remaining direction of a half-closed connection was idle for [`Side::MAX_HALF_CLOSED_IDLE`].
     #[doc(hidden)]
     fn idle<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey) {
         Self::close(link, now, key, true);
@@ -44,10 +48,6 @@ pub trait Side: Sized {
     /// The answer to DATA of an unknown connection.
     #[doc(hidden)]
     fn answer_to_unknown(id: ConnectId) -> Control;
-
-    /// How long the remaining direction of a half-closed connection may be idle.
-    #[doc(hidden)]
-    fn half_closed(limits: &Limits) -> Duration;
 
     /// The pause before a CLOSE_REQ has ended. An agent sends none.
     #[doc(hidden)]
@@ -265,7 +265,7 @@ impl<S: Side, P: Payload> Link<S, P> {
             self.expire(now, key);
         }
         if self.schedule.discards.due(&self.limits).is_some_and(|due| due <= now) {
-            self.schedule.discards.refill(now, &self.limits);
+            self.schedule.discards.refill(now);
         }
         let measured = self.memory.end_measure(now);
         if measured {
@@ -297,7 +297,7 @@ impl<S: Side, P: Payload> Link<S, P> {
         for key in self.memory.largest_to_shed(&mut self.table, now, &self.limits, excess, urgent) {
             self.break_off(now, key, Cause::Stalled);
         }
-        self.memory.begin_measure(now, &self.limits, self.memory.held() > 0);
+        self.memory.begin_measure(now, self.memory.held() > 0);
     }
 
     /// Resets the connections that hold up the link.
@@ -306,7 +306,7 @@ impl<S: Side, P: Payload> Link<S, P> {
             self.break_off(now, key, Cause::Stalled);
         }
         let over_limit = self.memory.is_over_limit(&self.limits);
-        self.memory.begin_measure(now, &self.limits, over_limit);
+        self.memory.begin_measure(now, over_limit);
     }
 
     // ---- poll_* ----

@@ -1,7 +1,7 @@
 //! The memory of a link: the sums over its connections, their limits, and the choice of connections to reset.
 
 use crate::conn::{Conn, Usage};
-use crate::limits::Limits;
+use crate::limits::{DRAIN_WINDOW, Limits};
 use crate::payload::Payload;
 use crate::table::{ConnKey, Table};
 use crate::time::Time;
@@ -53,10 +53,10 @@ impl Memory {
     }
 
     /// Begins to measure if that is `needed`. Returns false if it is not, or if the link measures already.
-    pub(crate) fn begin_measure(&mut self, now: Time, limits: &Limits, needed: bool) -> bool {
+    pub(crate) fn begin_measure(&mut self, now: Time, needed: bool) -> bool {
         let begins = needed && self.next_measure.is_none();
         if begins {
-            self.next_measure = Some(now.after(limits.drain_window));
+            self.next_measure = Some(now.after(DRAIN_WINDOW));
         }
         begins
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::conn::{Conn, Phase};
 use crate::event::{Cause, CloseReason, Control, DialError, Disposition, Dropped, Event};
-use crate::limits::Limits;
+use crate::limits::{CLOSE_TIMEOUT, MAX_CLOSE_ANSWER, MAX_IDLE_ENDPOINT};
 use crate::link::{Link, Side};
 use crate::packet::{ConnectId, DialId, Packet, TraceContext};
 use crate::payload::Payload;
@@ -103,7 +103,7 @@ impl<P: Payload> Link<Server, P> {
                 }
             }
             Phase::Open => {
-                self.request_close(now, key, self.limits.await_close);
+                self.request_close(now, key, CLOSE_TIMEOUT);
                 self.retire(key);
             }
             Phase::Closing { .. } => self.retire(key),
@@ -234,6 +234,8 @@ impl<P: Payload> Link<Server, P> {
 }
 
 impl Side for Server {
+    const MAX_HALF_CLOSED_IDLE: Duration = MAX_IDLE_ENDPOINT;
+
     fn handle<P: Payload>(link: &mut Link<Self, P>, now: Time, packet: Packet<P>) -> Disposition {
         match packet {
             Packet::DialRsp { random, outcome } => link.handle_dial_response(random, outcome),
@@ -254,8 +256,7 @@ impl Side for Server {
     }
 
     fn close<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey, listens: bool) {
-        let Limits { await_close, answer_close, .. } = link.limits;
-        link.request_close(now, key, if listens { await_close } else { answer_close });
+        link.request_close(now, key, if listens { CLOSE_TIMEOUT } else { MAX_CLOSE_ANSWER });
         link.change(key, |conn| conn.close(listens));
     }
 
@@ -264,7 +265,7 @@ impl Side for Server {
     }
 
     fn hang_up<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey, cause: Cause) {
-        link.request_close(now, key, link.limits.await_close);
+        link.request_close(now, key, CLOSE_TIMEOUT);
         link.notify(key, CloseReason::Broken(cause));
     }
 
@@ -277,7 +278,7 @@ impl Side for Server {
             Some(probed) if link.side.answered >= Some(probed) => Self::close(link, now, key, true),
             Some(_) => {
                 conn.state.restart_idle_wait(now);
-                link.arm(key, Some(now.after(link.limits.half_closed_server)));
+                link.arm(key, Some(now.after(MAX_IDLE_ENDPOINT)));
             }
             None => {
                 link.events.push_back(Event::ProbeWanted);
@@ -288,10 +289,6 @@ impl Side for Server {
 
     fn answer_to_unknown(id: ConnectId) -> Control {
         Packet::CloseReq { id }
-    }
-
-    fn half_closed(limits: &Limits) -> Duration {
-        limits.half_closed_server
     }
 
     fn dial_lost<P: Payload>(link: &mut Link<Self, P>, key: ConnKey) {

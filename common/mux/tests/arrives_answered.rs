@@ -729,7 +729,7 @@ fn sources_take_turns_and_read_no_more_than_the_budget() {
 #[test]
 fn a_long_read_is_sent_in_several_packets() {
     let (mut link, key) = open_at_server();
-    let frame = Limits::default().frame;
+    let frame = 64 << 10;
     for (read, packets) in [(1, vec![1]), (frame, vec![frame]), (2 * frame + 1, vec![frame, frame, 1])] {
         let sent: Vec<_> = link.push(T0, key, read).collect();
         let data = |payload: &usize| Packet::Data { id: ID, payload: *payload };

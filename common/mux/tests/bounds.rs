@@ -569,7 +569,7 @@ fn flush_discards_no_more_than_the_budget_of_each_interval() {
     queued(&mut link, T0, keys[0], 600);
     link.handle_packet(T0, Packet::CloseReq { id: ConnectId(1) });
     let discard = Some(Transmit::Discard { key: keys[0], max: QUANTUM });
-    let interval = Limits::default().discard_interval;
+    let interval = Duration::from_millis(10);
     for start in [T0, T0.after(interval)] {
         for _ in 0..Limits::default().discard_budget / QUANTUM {
             assert_eq!(link.poll_transmit(start, 0), discard);
@@ -597,7 +597,7 @@ fn local_end_that_lingers_is_called_once_there_is_budget() {
     link.linger(keys[1]);
     link.release(keys[1]);
     assert_eq!(link.poll_transmit(T0, 0), None);
-    let due = Time::from_start(Limits::default().discard_interval);
+    let due = Time::from_start(Duration::from_millis(10));
     assert_eq!(link.poll_timeout(), Some(due));
     link.handle_timeout(due);
     assert_eq!(link.poll_transmit(due, 0), Some(Transmit::Linger { key: keys[0], max: QUANTUM }));
