@@ -223,7 +223,7 @@ impl<S: Side> Conns<S> {
         };
         let Some(recv) = link.recv(key) else { return 0 };
         let (waited, bytes) = (!recv.is_empty(), recv.len());
-        let mut chunks = Chunks::with_len(recv.slices(), recv.len());
+        let mut chunks = Chunks::new(recv.slices(), recv.len());
         let mut shut = Poll::Pending;
         let mut cx = Context::from_waker(&local.waker);
         let written = match local.io.as_mut() {

@@ -63,10 +63,7 @@ impl<S: Side + Default, W: Wire, H: LinkHandler<S>, M: Meter> Driver<S, W, H, M>
         let list = Arc::new(ReadyList::default());
         let started = Instant::now();
         Driver {
-            conns: Conns::new(
-                Link::with_negotiated(bounds.limits_for(negotiated), negotiated),
-                Arc::clone(&list),
-            ),
+            conns: Conns::new(Link::new(bounds.limits_for(negotiated), negotiated), Arc::clone(&list)),
             wire: Some(wire),
             handler,
             meter,

@@ -89,13 +89,8 @@ pub struct Link<S, P> {
 }
 
 impl<S: Side + Default, P: Payload> Link<S, P> {
-    /// A link without connections, to a peer that speaks the upstream protocol only.
-    pub fn new(limits: Limits) -> Self {
-        Self::with_negotiated(limits, Negotiated::default())
-    }
-
-    /// A link without connections, to a peer with negotiated extensions.
-    pub fn with_negotiated(limits: Limits, negotiated: Negotiated) -> Self {
+    /// A link without connections.
+    pub fn new(limits: Limits, negotiated: Negotiated) -> Self {
         Link {
             side: S::default(),
             widest: limits.window_max,
@@ -134,11 +129,6 @@ impl<S: Side, P: Payload> Link<S, P> {
     /// because a receive buffer, the sum of all, or the answers that the peer does not read have reached their limit.
     pub fn receiving(&self) -> bool {
         !self.lost && !self.memory.is_over_limit(&self.limits) && !self.outbox_full()
-    }
-
-    /// Charged bytes that wait for local ends.
-    pub fn total_queued(&self) -> usize {
-        self.memory.queued()
     }
 
     /// Bytes that wait on this side: the charged bytes for local ends, and the bytes that local ends hold for lack of

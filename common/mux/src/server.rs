@@ -41,20 +41,12 @@ fn probe_id(servers: u32) -> ConnectId {
 pub struct Full;
 
 impl<P: Payload> Link<Server, P> {
-    /// Dials through the agent. Ends in exactly one [`Event::Opened`] or [`Event::DialFailed`], unless the caller calls
+    /// Dials through the agent, which gets the trace context. Ends in exactly one [`Event::Opened`] or [`Event::DialFailed`], unless the caller calls
     /// [`Link::abandon`].
     ///
     /// # Errors
     /// [`Full`] at the limit of dials or connections, and while the stream accepts so little that the outbox is full.
-    pub fn dial(&mut self, protocol: &str, address: &str) -> Result<ConnKey, Full> {
-        self.dial_traced(protocol, address, None)
-    }
-
-    /// The same, with a trace context for the agent.
-    ///
-    /// # Errors
-    /// Those of [`Link::dial`].
-    pub fn dial_traced(
+    pub fn dial(
         &mut self,
         protocol: &str,
         address: &str,

@@ -120,7 +120,7 @@ impl<S: Side + Default + 'static> Driver<S> {
         let windows = Windows { receive: 1_000, send: 10 };
         let negotiated = Negotiated { credits: native.then_some(windows), half_close: native };
         Driver {
-            link: Lengths::with_negotiated(bounds(), negotiated),
+            link: Lengths::new(bounds(), negotiated),
             limits: bounds(),
             now: Time::START,
             dials: BTreeSet::new(),
@@ -299,7 +299,7 @@ impl<S: Side + Default + 'static> Driver<S> {
 
     fn check(&self) -> Result<(), TestCaseError> {
         let total: usize = self.open.values().map(|(_, queue)| queue).sum();
-        prop_assert_eq!(self.link.total_queued(), total);
+        prop_assert_eq!(self.link.total_held(), total);
         prop_assert!(self.link.len() <= self.limits.connections);
         prop_assert!(self.dials.len() <= self.limits.pending_dials);
         let hard = self.open.values().any(|(_, queue)| *queue > self.limits.hard_cap);
@@ -318,7 +318,7 @@ impl<S: Side + Default + 'static> Driver<S> {
         self.events()?;
         prop_assert!(self.open.is_empty(), "a connection outlives the stream and its queue");
         prop_assert!(self.link.is_empty());
-        prop_assert_eq!(self.link.total_queued(), 0);
+        prop_assert_eq!(self.link.total_held(), 0);
         if let Some(due) = self.link.poll_timeout() {
             self.link.handle_timeout(due);
         }
@@ -348,7 +348,7 @@ proptest! {
         for happening in happenings {
             match happening {
                 Happening::Dial(_) => {
-                    if let Ok(key) = driver.link.dial("tcp", "a:1") {
+                    if let Ok(key) = driver.link.dial("tcp", "a:1", None) {
                         driver.dials.insert(key);
                     }
                 }

@@ -107,7 +107,7 @@ impl ServerLinkHandler {
                     let _ = reply.send(Err(DialFailure::LinkLost));
                     return;
                 }
-                match conns.link().dial_traced(&protocol, &address, trace) {
+                match conns.link().dial(&protocol, &address, trace) {
                     Ok(key) => {
                         self.by_token.insert(token, key);
                         self.dials.insert(key, PendingReply { token, target: address, reply });
