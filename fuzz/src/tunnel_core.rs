@@ -268,7 +268,7 @@ impl End<Server> {
     fn server_step(&mut self, input: &mut Input<'_>) {
         match input.byte() {
             kind if kind & 0xf0 == 0 => {
-                if let Ok(key) = self.link.dial("tcp", "a:1", None) {
+                if let Some(key) = self.link.dial("tcp", "a:1", None) {
                     self.dials.insert(key);
                 }
                 self.run_events();

@@ -6,7 +6,7 @@
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use bytes::{Buf, BufMut, Bytes};
-use mux::{ConnectId, DialId, Packet, cut_error};
+use mux::{ConnectId, DialId, Packet, TraceContext, cut_error};
 use prost::{EncodeError, Message, encode_length_delimiter, length_delimiter_len};
 use proto::PacketType::{self, CloseReq, CloseRsp, Data, DialCls, DialReq, DialRsp, Drain, Fin, Grant};
 use proto::packet::Payload;
@@ -79,7 +79,7 @@ fn judge(packet: proto::Packet, length: usize) -> Result<Incoming, &'static str>
             it.protocol.shrink_to(MAX_SPARE_BYTES);
             it.address.shrink_to(MAX_SPARE_BYTES);
             // W3C: an invalid trace context is ignored.
-            let (random, trace) = (DialId(it.random), it.traceparent.parse().ok());
+            let (random, trace) = (DialId(it.random), TraceContext::parse(&it.traceparent));
             Packet::DialReq { random, protocol: it.protocol, address: it.address, trace }
         }
         (DialRsp, Payload::DialResponse(it)) => {

@@ -43,8 +43,8 @@ pub use event::{Cause, CloseReason, Control, DialError, Disposition, Dropped, Ev
 pub use lane::{BULK_BYTES, LaneLoad, choose_lane, class};
 pub use limits::{Limits, Negotiated, Windows, bdp};
 pub use link::{Link, Side};
-pub use packet::{ConnectId, DialId, NotATraceparent, Packet, PacketKind, TraceContext, cut_error};
+pub use packet::{ConnectId, DialId, Packet, PacketKind, TraceContext, cut_error};
 pub use payload::{Payload, charge};
-pub use server::{Full, Server};
+pub use server::Server;
 pub use table::ConnKey;
 pub use time::Time;

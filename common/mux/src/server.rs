@@ -35,28 +35,16 @@ fn probe_id(servers: u32) -> ConnectId {
     ConnectId(!i64::from(servers))
 }
 
-/// The link has reached its limit of dials or connections.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("too many dials or connections on this agent stream")]
-pub struct Full;
-
 impl<P: Payload> Link<Server, P> {
     /// Dials through the agent, which gets the trace context. Ends in exactly one [`Event::Opened`] or [`Event::DialFailed`], unless the caller calls
     /// [`Link::abandon`].
-    ///
-    /// # Errors
-    /// [`Full`] at the limit of dials or connections, and while the stream accepts so little that the outbox is full.
-    pub fn dial(
-        &mut self,
-        protocol: &str,
-        address: &str,
-        trace: Option<TraceContext>,
-    ) -> Result<ConnKey, Full> {
+    /// None at the limit of dials or connections, and while the stream accepts so little that the outbox is full.
+    pub fn dial(&mut self, protocol: &str, address: &str, trace: Option<TraceContext>) -> Option<ConnKey> {
         if self.table.len() >= self.limits.connections
             || self.pending >= self.limits.pending_dials
             || self.outbox_full()
         {
-            return Err(Full);
+            return None;
         }
         self.side.last_dial += 1;
         let random = DialId(self.side.last_dial);
@@ -69,7 +57,7 @@ impl<P: Payload> Link<Server, P> {
         } else {
             self.schedule.send_dial(key);
         }
-        Ok(key)
+        Some(key)
     }
 
     /// The caller no longer needs the dial or the connection. The key is dead; no event follows.

@@ -348,7 +348,7 @@ proptest! {
         for happening in happenings {
             match happening {
                 Happening::Dial(_) => {
-                    if let Ok(key) = driver.link.dial("tcp", "a:1", None) {
+                    if let Some(key) = driver.link.dial("tcp", "a:1", None) {
                         driver.dials.insert(key);
                     }
                 }

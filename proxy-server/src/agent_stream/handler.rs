@@ -108,11 +108,11 @@ impl ServerLinkHandler {
                     return;
                 }
                 match conns.link().dial(&protocol, &address, trace) {
-                    Ok(key) => {
+                    Some(key) => {
                         self.by_token.insert(token, key);
                         self.dials.insert(key, PendingReply { token, target: address, reply });
                     }
-                    Err(mux::Full) => {
+                    None => {
                         let _ = reply.send(Err(DialFailure::Full));
                     }
                 }

@@ -203,7 +203,8 @@ impl World {
         let now = around.now;
         match action {
             Action::Dial(conn) => {
-                let key = server.dial("tcp", &conn.to_string(), None).map_err(|full| full.to_string())?;
+                let key =
+                    server.dial("tcp", &conn.to_string(), None).ok_or("too many dials or connections")?;
                 around.pairs[conn].ends[0].phase = Phase::Dialing(key);
             }
             Action::Abandon(conn) => {
