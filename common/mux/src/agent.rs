@@ -39,7 +39,6 @@ impl<P: Payload> Link<Agent, P> {
     pub fn dialed(&mut self, key: ConnKey, outcome: Result<(), String>) -> bool {
         let Some(Phase::Dialing { .. }) = self.phase(key) else { return false };
         let Some(random) = self.dial_id(key) else { return false };
-        self.pending -= 1;
         // As at Go agents, a failed dial consumes a number too.
         self.last_id += 1;
         match outcome {
@@ -78,13 +77,12 @@ impl<P: Payload> Link<Agent, P> {
             self.send(Packet::DialRsp { random, outcome: Err(MEMORY_PRESSURE.to_owned()) });
             return Disposition::Handled;
         }
-        if self.table.len() >= self.limits.connections || self.pending >= self.limits.pending_dials {
+        if self.table.len() >= self.limits.connections || self.dials.len() >= self.limits.pending_dials {
             self.send(Packet::DialRsp { random, outcome: Err(FULL.to_owned()) });
             return Disposition::Handled;
         }
         let key = self.table.insert(Conn::dialing(random, None));
         self.dials.insert(random, key);
-        self.pending += 1;
         self.events.push_back(Event::Dial { key, protocol, address, trace });
         Disposition::Handled
     }
@@ -121,7 +119,6 @@ impl<P: Payload> Link<Agent, P> {
     }
 
     fn cancel_dial(&mut self, key: ConnKey) {
-        self.pending -= 1;
         self.remove(key);
         self.events.push_back(Event::DialCanceled { key });
     }

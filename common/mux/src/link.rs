@@ -70,6 +70,7 @@ pub struct Link<S, P> {
     pub(crate) negotiated: Negotiated,
     pub(crate) table: Table<Conn<P>>,
     pub(crate) by_id: BTreeMap<ConnectId, ConnKey>,
+    /// Dials without an answer.
     pub(crate) dials: BTreeMap<DialId, ConnKey>,
     pub(crate) events: VecDeque<Event>,
     pub(crate) schedule: Schedule,
@@ -77,8 +78,6 @@ pub struct Link<S, P> {
     timers: BTreeSet<(Time, ConnKey)>,
     /// The largest connect id ever used on this link: agents count up from 1.
     pub(crate) last_id: i64,
-    /// Dials without an answer.
-    pub(crate) pending: usize,
     /// The limit to which windows may grow at the measured RTT, in bytes.
     pub(crate) widest: u32,
     pub(crate) lost: bool,
@@ -104,7 +103,6 @@ impl<S: Side + Default, P: Payload> Link<S, P> {
             memory: Memory::default(),
             timers: BTreeSet::new(),
             last_id: 0,
-            pending: 0,
             lost: false,
             memory_pressure: false,
             refused: false,

@@ -41,7 +41,7 @@ impl<P: Payload> Link<Server, P> {
     /// None at the limit of dials or connections, and while the stream accepts so little that the outbox is full.
     pub fn dial(&mut self, protocol: &str, address: &str, trace: Option<TraceContext>) -> Option<ConnKey> {
         if self.table.len() >= self.limits.connections
-            || self.pending >= self.limits.pending_dials
+            || self.dials.len() >= self.limits.pending_dials
             || self.outbox_full()
         {
             return None;
@@ -50,7 +50,6 @@ impl<P: Payload> Link<Server, P> {
         let random = DialId(self.side.last_dial);
         let target = (protocol.to_owned(), address.to_owned(), trace);
         let key = self.table.insert(Conn::dialing(random, Some(target)));
-        self.pending += 1;
         self.dials.insert(random, key);
         if self.schedule.is_shutdown() {
             self.fail_dial(key, DialError::LinkLost);
@@ -75,7 +74,6 @@ impl<P: Payload> Link<Server, P> {
         let random = conn.random;
         match conn.phase() {
             Phase::Dialing { sent } => {
-                self.pending -= 1;
                 self.remove(key);
                 if sent {
                     self.side.canceled += 1;
@@ -119,7 +117,6 @@ impl<P: Payload> Link<Server, P> {
     }
 
     fn fail_dial(&mut self, key: ConnKey, error: DialError) {
-        self.pending -= 1;
         self.remove(key);
         self.events.push_back(Event::DialFailed { key, error });
     }
@@ -185,7 +182,6 @@ impl<P: Payload> Link<Server, P> {
 
     fn open(&mut self, key: ConnKey, id: ConnectId) {
         self.register(key, id);
-        self.pending -= 1;
         self.events.push_back(Event::Opened { key, id });
     }
 
