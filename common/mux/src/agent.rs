@@ -122,14 +122,6 @@ impl<P: Payload> Link<Agent, P> {
         self.remove(key);
         self.events.push_back(Event::DialCanceled { key });
     }
-
-    /// Sends CLOSE_RSP, the last packet of a connection. From here on the peer cannot name the connection.
-    fn say_closed(&mut self, key: ConnKey, error: String) {
-        self.unregister(key);
-        if let Some(id) = self.connect_id(key) {
-            self.send(Packet::CloseRsp { id, error });
-        }
-    }
 }
 
 impl Side for Agent {
@@ -177,11 +169,6 @@ impl Side for Agent {
 
     fn answer_to_unknown(id: ConnectId) -> Control {
         Packet::CloseRsp { id, error: UNRECOGNIZED.to_owned() }
-    }
-
-    fn answer_close<P: Payload>(link: &mut Link<Self, P>, key: ConnKey) {
-        link.table.get_mut(key).map(|conn| conn.state.answer());
-        link.say_closed(key, String::new());
     }
 
     fn dial_lost<P: Payload>(link: &mut Link<Self, P>, key: ConnKey) {

@@ -5,10 +5,13 @@
 //! when both sources have ended, or when the remaining direction is idle for [`Side::MAX_HALF_CLOSED_IDLE`] (and, at the
 //! server, the agent then answers a probe).
 
+use std::time::Duration;
+
 use crate::conn::{Conn, Phase};
 use crate::event::{Cause, CloseReason, Event};
 use crate::limits::{CLOSE_TIMEOUT, MAX_CLOSE_ANSWER};
 use crate::link::{Link, Side};
+use crate::packet::Packet;
 use crate::payload::Payload;
 use crate::table::ConnKey;
 use crate::time::Time;
@@ -59,7 +62,7 @@ impl<S: Side, P: Payload> Link<S, P> {
             return self.finish_flush(key, Some(Cause::FlushTimeout));
         }
         if flush.answer_due().is_some_and(|due| now >= due) {
-            S::answer_close(self, key);
+            self.answer_close(key);
         }
         self.arm_flush(key);
     }
@@ -143,10 +146,37 @@ impl<S: Side, P: Payload> Link<S, P> {
     pub(crate) fn finish_flush(&mut self, key: ConnKey, failure: Option<Cause>) {
         let Some(conn) = self.table.get_mut(key) else { return };
         let Some(end) = conn.state.flush_end(failure) else { return };
-        if conn.state.answer() {
-            S::answer_close(self, key);
-        }
+        self.answer_close(key);
         self.finish(key, end);
+    }
+
+    /// Agent: answers the CLOSE_REQ that began a flush, unless it is answered.
+    fn answer_close(&mut self, key: ConnKey) {
+        if self.table.get_mut(key).is_some_and(|conn| conn.state.answer()) {
+            self.say_closed(key, String::new());
+        }
+    }
+
+    /// Agent: sends CLOSE_RSP, the last packet of a connection. From here on the peer cannot name the connection.
+    pub(crate) fn say_closed(&mut self, key: ConnKey, error: String) {
+        self.unregister(key);
+        if let Some(id) = self.connect_id(key) {
+            self.send(Packet::CloseRsp { id, error });
+        }
+    }
+
+    /// Server: sends CLOSE_REQ, after the pause behind the last DATA. `within`: how long the link waits for CLOSE_RSP before it proceeds without it.
+    pub(crate) fn request_close(&mut self, now: Time, key: ConnKey, within: Duration) {
+        let Some(conn) = self.table.get_mut(key) else { return };
+        let due = conn.last_sent.after(self.limits.close_pause);
+        if due > now {
+            conn.close_owed = Some(within);
+            return self.arm(key, Some(due));
+        }
+        if let Some(id) = conn.id {
+            self.send(Packet::CloseReq { id });
+        }
+        self.arm(key, Some(now.after(within)));
     }
 
     /// Ends a connection for its local end and forgets it.

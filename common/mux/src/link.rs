@@ -49,14 +49,6 @@ pub trait Side: Sized {
     #[doc(hidden)]
     fn answer_to_unknown(id: ConnectId) -> Control;
 
-    /// The pause before a CLOSE_REQ has ended. An agent sends none.
-    #[doc(hidden)]
-    fn close_due<P: Payload>(_link: &mut Link<Self, P>, _now: Time, _key: ConnKey, _within: Duration) {}
-
-    /// Answers the CLOSE_REQ that began a flush. A server receives none, so it never owes an answer.
-    #[doc(hidden)]
-    fn answer_close<P: Payload>(_link: &mut Link<Self, P>, _key: ConnKey) {}
-
     /// The stream was lost while this dial was pending.
     #[doc(hidden)]
     fn dial_lost<P: Payload>(link: &mut Link<Self, P>, key: ConnKey);
@@ -247,7 +239,7 @@ impl<S: Side, P: Payload> Link<S, P> {
             let Some(conn) = self.table.get_mut(key) else { continue };
             conn.timer = None;
             if let Some(within) = conn.close_owed.take() {
-                S::close_due(self, now, key, within);
+                self.request_close(now, key, within);
                 continue;
             }
             self.expire(now, key);

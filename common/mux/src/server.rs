@@ -102,20 +102,6 @@ impl<P: Payload> Link<Server, P> {
         true
     }
 
-    /// `within`: how long the link waits for CLOSE_RSP before it proceeds without it.
-    fn request_close(&mut self, now: Time, key: ConnKey, within: Duration) {
-        let Some(conn) = self.table.get_mut(key) else { return };
-        let due = conn.last_sent.after(self.limits.close_pause);
-        if due > now {
-            conn.close_owed = Some(within);
-            return self.arm(key, Some(due));
-        }
-        if let Some(id) = conn.id {
-            self.send(Packet::CloseReq { id });
-        }
-        self.arm(key, Some(now.after(within)));
-    }
-
     fn fail_dial(&mut self, key: ConnKey, error: DialError) {
         self.remove(key);
         self.events.push_back(Event::DialFailed { key, error });
@@ -234,10 +220,6 @@ impl Side for Server {
     fn close<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey, listens: bool) {
         link.request_close(now, key, if listens { CLOSE_TIMEOUT } else { MAX_CLOSE_ANSWER });
         link.change(key, |conn| conn.close(listens));
-    }
-
-    fn close_due<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey, within: Duration) {
-        link.request_close(now, key, within);
     }
 
     fn hang_up<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey, cause: Cause) {
