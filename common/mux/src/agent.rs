@@ -23,10 +23,6 @@ const UNKNOWN: &str = "Unknown connectID";
 /// Servers map a text with `too many open files` to status 503: the agent is full, the target is not at fault.
 const FULL: &str = "too many open files: this agent stream carries as many dials or connections as it may";
 
-/// The dial error of an agent whose memory is short.
-const MEMORY_PRESSURE: &str =
-    "out of memory for connections: payload that waits for slow readers fills --memory-limit";
-
 impl<P: Payload> Link<Agent, P> {
     /// Later connections get ids above `id`. Needed for servers that treat the ids of all streams of an agent as one
     /// sequence.
@@ -71,11 +67,6 @@ impl<P: Payload> Link<Agent, P> {
     fn handle_dial_request(&mut self, random: DialId, (protocol, address, trace): Target) -> Disposition {
         if self.dials.contains_key(&random) {
             return Disposition::Dropped(Dropped::DuplicateDial);
-        }
-        if self.memory_pressure {
-            self.refused = true;
-            self.send(Packet::DialRsp { random, outcome: Err(MEMORY_PRESSURE.to_owned()) });
-            return Disposition::Handled;
         }
         if self.table.len() >= self.limits.connections || self.dials.len() >= self.limits.pending_dials {
             self.send(Packet::DialRsp { random, outcome: Err(FULL.to_owned()) });

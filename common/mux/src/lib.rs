@@ -13,8 +13,8 @@
 //!    can be sent any more, call [`Link::shutdown_send`]; once the stream has ended, [`Link::stream_lost`].
 //! 4. Act on each [`Link::poll_event`]. After [`Event::Ended`] the local end may discard bytes
 //!    ([`Link::discard_allowance`], [`Link::linger`]); then [`Link::release`] frees its key.
-//! 5. Set a timer for [`Link::poll_timeout`] and call [`Link::handle_timeout`] when it expires. Report the memory state of
-//!    the process: [`Link::refuse_dials`], [`Link::shed`].
+//! 5. Set a timer for [`Link::poll_timeout`] and call [`Link::handle_timeout`] when it expires. If the process is short of
+//!    memory, call [`Link::shed`].
 //!
 //! The driver pulls, so no payload queues towards the stream: it reads a source only when the link can send. Receive
 //! buffers are bounded by [`Limits`]; the link resets and counts a connection that holds up the others. Between native

@@ -73,10 +73,6 @@ pub struct Link<S, P> {
     /// The limit to which windows may grow at the measured RTT, in bytes.
     pub(crate) widest: u32,
     pub(crate) lost: bool,
-    /// Memory is short: the link accepts no dial.
-    pub(crate) memory_pressure: bool,
-    /// The link refused a dial because memory is short.
-    pub(crate) refused: bool,
 }
 
 impl<S: Side + Default, P: Payload> Link<S, P> {
@@ -96,8 +92,6 @@ impl<S: Side + Default, P: Payload> Link<S, P> {
             timers: BTreeSet::new(),
             last_id: 0,
             lost: false,
-            memory_pressure: false,
-            refused: false,
         }
     }
 }
@@ -259,16 +253,6 @@ impl<S: Side, P: Payload> Link<S, P> {
     /// Sets the measured RTT to the peer. At a high RTT windows grow wider, and sooner.
     pub fn set_rtt(&mut self, rtt: Duration) {
         self.widest = bdp(rtt, self.limits.window_max, self.limits.window_high_bdp);
-    }
-
-    /// Whether memory is too short to accept dials. Holds until the next call.
-    pub fn refuse_dials(&mut self, memory_pressure: bool) {
-        self.memory_pressure = memory_pressure;
-    }
-
-    /// Whether the link has refused a dial for lack of memory since the last call.
-    pub fn take_refused(&mut self) -> bool {
-        std::mem::take(&mut self.refused)
     }
 
     /// Memory is short: resets the largest connections that drain too slowly until `excess` charged bytes are free; if

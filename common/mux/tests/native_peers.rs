@@ -480,20 +480,6 @@ fn held_bytes_that_drain_do_not_count_as_stalled() {
     assert_eq!(link.poll_event(), Some(Event::Ended { key, end: CloseReason::Broken(Cause::Stalled) }));
 }
 
-#[test]
-fn agent_under_memory_pressure_refuses_dials_and_names_the_reason() {
-    let (mut link, _) = agent(native());
-    link.refuse_dials(true);
-    let dial =
-        Packet::DialReq { random: DialId(2), protocol: "tcp".into(), address: "a:1".into(), trace: None };
-    link.handle_packet(T0, dial);
-    let Some(Transmit::Control(Packet::DialRsp { outcome: Err(text), .. })) = link.poll_transmit(T0, 1)
-    else {
-        panic!("refused")
-    };
-    assert!(text.contains("--memory-limit"), "{text}");
-}
-
 /// A connection whose local end reads everything at once.
 struct Quick {
     key: ConnKey,
