@@ -2,7 +2,7 @@
 //! the same messages as a parser of all bytes at once. An invalid message ends the stream with an error.
 
 use std::cell::RefCell;
-use std::future::Future;
+use std::future::{Future, pending};
 use std::io;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
@@ -79,7 +79,7 @@ fn served(wire: Vec<u8>) -> (Vec<Incoming>, Option<WireError>) {
             streams.borrow_mut().push(stream);
         };
         let mut connection =
-            pin!(serve_connection(join(Fed { bytes: wire, at: 0 }, sink()), &settings, accept));
+            pin!(serve_connection(join(Fed { bytes: wire, at: 0 }, sink()), &settings, accept, pending()));
         let mut cx = Context::from_waker(Waker::noop());
         let mut got = Vec::new();
         // Each turn of the connection reads a piece; the stream must end within this number of turns.

@@ -89,7 +89,7 @@ struct End<S> {
 
 impl<S: Side + Default> End<S> {
     fn new(negotiated: Negotiated) -> Self {
-        let link = Link::with_negotiated(limits(), negotiated);
+        let link = Link::new(limits(), negotiated);
         End { link, now: Time::START, dials: BTreeSet::new(), open: Vec::new(), dead: Vec::new() }
     }
 
@@ -116,7 +116,8 @@ impl<S: Side + Default> End<S> {
             7 | 8 => self.transmit(input),
             9 => self.with(input, |link, _, key| link.readable(key)),
             10 => self.takes(input),
-            11 => self.with(input, |link, now, key| link.local_failed(now, key, "broke".into())),
+            11 => self
+                .with(input, |link, now, key| link.end_source(now, key, SourceEnd::Failed("broke".into()))),
             12 => self.write_fails(input),
             13 => self.with(input, |link, now, key| link.local_closed(now, key)),
             _ => {
@@ -225,7 +226,7 @@ impl<S: Side + Default> End<S> {
         }
         let queued: usize = self.open.iter().map(|(_, queue)| queue).sum();
         let limits = limits();
-        assert_eq!(self.link.total_queued(), queued);
+        assert_eq!(self.link.total_held(), queued);
         assert!(self.link.len() <= limits.connections && self.dials.len() <= limits.pending_dials);
         let hard = self.open.iter().any(|(_, queue)| *queue > limits.hard_cap);
         assert!(!(self.link.receiving() && (hard || queued > limits.link_budget)), "reads beyond its bounds");
@@ -267,7 +268,7 @@ impl End<Server> {
     fn server_step(&mut self, input: &mut Input<'_>) {
         match input.byte() {
             kind if kind & 0xf0 == 0 => {
-                if let Ok(key) = self.link.dial("tcp", "a:1") {
+                if let Some(key) = self.link.dial("tcp", "a:1", None) {
                     self.dials.insert(key);
                 }
                 self.run_events();

@@ -37,7 +37,9 @@ fn start(config: args::Config) -> anyhow::Result<()> {
     });
 
     let handshakes = handshake_runtime()?;
-    let runtime = driver::data_runtime(driver::Turns::Short)?;
+    // Many tasks with short turns, as for gRPC clients: polling the sockets after each turn would cost a seventh of the small messages of
+    // 64 clients, without a measurable gain.
+    let runtime = driver::data_runtime(8)?;
     Tasks::register(&mut process.registry, PREFIX, runtime.handle());
     let served: anyhow::Result<()> = runtime.block_on(async {
         Server::build(config, &mut process, handshakes.handle())?.run(&process.signals).await

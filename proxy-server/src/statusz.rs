@@ -230,7 +230,11 @@ mod tests {
             let metrics = crate::metrics::register(&mut Registry::default());
             let backends = BackendManager::new(&[Strategy::Default], metrics.routes.clone());
             let told = Arc::new(AtomicUsize::new(0));
-            let key = mux::Link::<mux::Server, bytes::Bytes>::new(mux::Limits::default()).dial("tcp", "a:1");
+            let key = mux::Link::<mux::Server, bytes::Bytes>::new(
+                mux::Limits::default(),
+                mux::Negotiated::default(),
+            )
+            .dial("tcp", "a:1", None);
             let key = key.unwrap();
             let agent = |agent: usize| {
                 let (mut handle, mut commands) = LinkHandle::new();

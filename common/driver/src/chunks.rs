@@ -24,13 +24,8 @@ pub struct Chunks<'a> {
 }
 
 impl<'a> Chunks<'a> {
-    /// All bytes of these slices.
-    pub fn new(slices: &'a VecDeque<Bytes>) -> Self {
-        Self::with_len(slices, slices.iter().map(Bytes::len).sum())
-    }
-
-    /// The same, if the number of bytes is known.
-    pub(crate) fn with_len(slices: &'a VecDeque<Bytes>, left: usize) -> Self {
+    /// All bytes of these slices: `left` bytes.
+    pub fn new(slices: &'a VecDeque<Bytes>, left: usize) -> Self {
         Chunks { slices, front: 0, offset: 0, accepted: 0, left }
     }
 

@@ -9,7 +9,7 @@ fn slices(sizes: &[usize]) -> VecDeque<Bytes> {
 #[test]
 fn slices_are_taken_from_the_front() {
     let slices = slices(&[500, 1_000, 10_000]);
-    let mut chunks = Chunks::new(&slices);
+    let mut chunks = Chunks::new(&slices, slices.iter().map(Bytes::len).sum());
     assert_eq!(chunks.take_slice(2_000), slices[0], "no more than a slice");
     assert_eq!(chunks.take_slice(400), slices[1][..400], "no more than is wanted");
     assert_eq!(chunks.take_slice(0).len(), 0);
@@ -56,7 +56,7 @@ fn a_partial_write_leaves_the_rest_in_order() {
     let mut cx = Context::from_waker(std::task::Waker::noop());
     let whole: Vec<u8> = (0..60).collect();
     let slices: VecDeque<Bytes> = whole.chunks(3).map(Bytes::copy_from_slice).collect();
-    let mut chunks = Chunks::new(&slices);
+    let mut chunks = Chunks::new(&slices, slices.iter().map(Bytes::len).sum());
     let takes = [Ok(1), Ok(2), Ok(10), Ok(usize::MAX)].into();
     let mut io = Grudging { takes, offered: Vec::new(), taken: Vec::new() };
     let mut write =
@@ -77,7 +77,7 @@ fn a_partial_write_leaves_the_rest_in_order() {
 fn unwritten_bytes_are_not_accepted() {
     let mut cx = Context::from_waker(std::task::Waker::noop());
     let slices = VecDeque::from([Bytes::from_static(b"hello")]);
-    let mut chunks = Chunks::new(&slices);
+    let mut chunks = Chunks::new(&slices, slices.iter().map(Bytes::len).sum());
     let takes = [Ok(0), Err(io::ErrorKind::BrokenPipe.into())].into();
     let mut io = Grudging { takes, offered: Vec::new(), taken: Vec::new() };
     let mut write = |chunks: &mut Chunks<'_>| {

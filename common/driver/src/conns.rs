@@ -56,12 +56,6 @@ fn size((sent, received): (u64, u64)) -> usize {
     usize::from(sent + received > 0) + usize::from(sent + received > mux::BULK_BYTES)
 }
 
-impl<S> std::fmt::Debug for Conns<S> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Conns").field("sizes", &self.sizes).finish_non_exhaustive()
-    }
-}
-
 impl<S: Side> Conns<S> {
     pub(crate) fn new(link: Link<S, Bytes>, list: Arc<ReadyList>) -> Self {
         Conns { link, locals: Vec::new(), sizes: [0; 3], list, dirty: Vec::new(), moved: (0, 0) }
@@ -229,7 +223,7 @@ impl<S: Side> Conns<S> {
         };
         let Some(recv) = link.recv(key) else { return 0 };
         let (waited, bytes) = (!recv.is_empty(), recv.len());
-        let mut chunks = Chunks::with_len(recv.slices(), recv.len());
+        let mut chunks = Chunks::new(recv.slices(), recv.len());
         let mut shut = Poll::Pending;
         let mut cx = Context::from_waker(&local.waker);
         let written = match local.io.as_mut() {

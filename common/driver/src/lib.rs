@@ -27,5 +27,5 @@ pub use live::{LiveConnection, SharedTraffic, Traffic};
 pub use local_io::{LocalIo, Read};
 pub use memory::{Bounds, MemoryLimiter};
 pub use mux::{CloseReason, Fill};
-pub use runtime::{Turns, data_runtime};
+pub use runtime::data_runtime;
 pub use task::{Driver, LinkEnd};

@@ -126,7 +126,7 @@ mod tests {
         let mut slices: VecDeque<Bytes> = vec![Bytes::from(vec![7; 10_000]); 100].into();
         let mut left = Vec::new();
         loop {
-            let mut chunks = Chunks::new(&slices);
+            let mut chunks = Chunks::new(&slices, slices.iter().map(Bytes::len).sum());
             let more = write_into(&mut Sink, &mut chunks, &mut cx).unwrap();
             left.push(chunks.len());
             slices.drain(..slices.len() - left.last().unwrap() / 10_000);

@@ -1,6 +1,6 @@
 //! The process's memory limit for payload that waits for slow readers.
 //!
-//! It counts the bytes that each link holds. Near the limit, links refuse new dials. After a refused dial, and above
+//! It counts the bytes that each link holds. Near the limit, server and agent refuse new dials. After a refused dial, and above
 //! the memory limit, the link that holds the most bytes resets its largest stalled connections. So stalled readers neither get the
 //! process killed for its memory nor keep new dials out. A link without stalled connections passes the request on to the
 //! next link. A link resets connections that still drain only when the sum exceeds the memory limit by a quarter.
@@ -77,7 +77,7 @@ pub struct MemoryLimiter(Arc<Inner>);
 struct Inner {
     limit: usize,
     total: AtomicUsize,
-    /// A link refused a dial: memory must be freed for the next one.
+    /// A dial was refused: memory must be freed for the next one.
     wanted: AtomicBool,
     links: Mutex<Slab<Arc<LinkUsage>>>,
 }
@@ -128,19 +128,14 @@ impl MemoryLimiter {
     pub fn should_reject(&self) -> bool {
         let near = self.is_near();
         if near {
-            self.request_shed();
+            self.0.wanted.store(true, Ordering::Relaxed);
+            self.shed_largest();
         }
         near
     }
 
     fn is_near(&self) -> bool {
         self.0.total.load(Ordering::Relaxed) > self.0.limit / 10 * 9
-    }
-
-    /// Asks for memory after a refused dial.
-    fn request_shed(&self) {
-        self.0.wanted.store(true, Ordering::Relaxed);
-        self.shed_largest();
     }
 
     pub(crate) fn join(&self) -> LinkAccount {
@@ -208,16 +203,6 @@ impl LinkAccount {
             self.limiter.shed_largest();
         }
         if self.usage.asked.swap(false, Ordering::AcqRel) { self.limiter.shed_request() } else { None }
-    }
-
-    /// Whether the sum is near the memory limit: the link must refuse dials.
-    pub(crate) fn under_pressure(&self) -> bool {
-        self.limiter.is_near()
-    }
-
-    /// Asks for memory after this link refused a dial.
-    pub(crate) fn request_shed(&self) {
-        self.limiter.request_shed();
     }
 
     /// The remaining connections of this link drain: the memory limit skips this link for [`COOLDOWN`], or until
@@ -294,7 +279,7 @@ mod tests {
         assert_eq!(large.report(800, task), None);
         assert!(!limiter.is_near());
         assert_eq!(small.report(150, task), None);
-        assert!(limiter.should_reject() && small.under_pressure());
+        assert!(limiter.should_reject());
         assert_eq!(small.report(210, task), None, "another holds more");
         assert_eq!(large.report(800, task), Some(ShedRequest { bytes: 110, urgent: false }));
         assert_eq!(large.report(800, task), None, "asked once");

@@ -86,13 +86,13 @@ impl ReadyList {
 mod tests {
     use std::sync::atomic::AtomicUsize;
 
-    use mux::{Limits, Link, Server};
+    use mux::{Limits, Link, Negotiated, Server};
 
     use super::*;
 
     fn key() -> ConnKey {
-        let mut link: Link<Server, usize> = Link::new(Limits::default());
-        link.dial("tcp", "a:1").unwrap()
+        let mut link: Link<Server, usize> = Link::new(Limits::default(), Negotiated::default());
+        link.dial("tcp", "a:1", None).unwrap()
     }
 
     #[derive(Default)]

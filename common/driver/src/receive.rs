@@ -21,15 +21,14 @@ impl<S: Side + Default, W: Wire, H: LinkHandler<S>, M: Meter> Driver<S, W, H, M>
             if bytes >= RECEIVE_PER_TURN {
                 return true;
             }
-            if self.wire.is_none() {
-                return false;
-            }
-            let receiving = self.conns.link.receiving() || self.poll_over(cx).is_ready();
+            let Some(wire) = self.wire.as_mut() else { return false };
+            // Once the stream is over, the link receives the rest even while it is paused: the rest is in memory already, and the end
+            // of the stream must not wait for a slow reader or for answers that the peer does not read.
+            let receiving = self.conns.link.receiving() || wire.poll_over(cx).is_ready();
             if receiving == self.paused {
                 self.paused = !receiving;
                 self.meter.paused(self.paused);
             }
-            let Some(wire) = self.wire.as_mut() else { return false };
             if !receiving {
                 wire.poll_hold(cx);
                 return false;
@@ -49,12 +48,6 @@ impl<S: Side + Default, W: Wire, H: LinkHandler<S>, M: Meter> Driver<S, W, H, M>
             }
         }
         true
-    }
-
-    /// Ready once the stream is over. The link then receives the rest even while it is paused: the rest is in memory already,
-    /// and the end of the stream must not wait for a slow reader or for answers that the peer does not read.
-    fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.wire.as_mut().map_or(Poll::Pending, |wire| wire.poll_over(cx))
     }
 
     fn handle(&mut self, now: Time, incoming: Incoming) -> usize {

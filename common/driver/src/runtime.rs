@@ -2,42 +2,27 @@
 
 use tokio::runtime::{Builder, Runtime};
 
-/// The length of a program's task turns.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Turns {
-    /// Few tasks, whose turns move up to some hundreds of KiB. The runtime polls the sockets after each turn, so a
-    /// small request during bulk transfers waits for one turn instead of tokio's 61 (measured on two cores: the p99 of
-    /// a ping during 16 downloads falls by a third, at no cost for bulk). With several threads an idle one polls the
-    /// sockets; this setting matters when none is idle.
-    Long,
-    /// Many tasks with short turns, as for gRPC clients: polling after each turn costs a seventh of the small messages
-    /// of 64 clients, without a measurable gain. The runtime polls after 8 turns, so that a small request beside connections
-    /// that flood waits for 8 turns.
-    Short,
-}
-
 /// The runtime of the data path. On one or two cores it has one thread: a link runs on one core, and wake-ups across
 /// cores cost more than they gain (fan-out of small messages: 58,000/s with one thread, 37,000/s with several). On more
 /// cores links spread over half of them, eight at most; the peers and the kernel need the others. There no link has a
 /// thread of its own: an idle thread takes waiting tasks from a busy one.
 ///
+/// The runtime polls the sockets after `event_interval` turns of tasks, so that a small request during bulk transfers waits for as
+/// many. With several threads an idle one polls the sockets; the interval matters when none is idle.
+///
 /// # Errors
 /// The operating system refuses a thread or an epoll instance.
-pub fn data_runtime(turns: Turns) -> std::io::Result<Runtime> {
+pub fn data_runtime(event_interval: u32) -> std::io::Result<Runtime> {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    on_cores(cores, turns)
+    on_cores(cores, event_interval)
 }
 
-fn on_cores(cores: usize, turns: Turns) -> std::io::Result<Runtime> {
+fn on_cores(cores: usize, event_interval: u32) -> std::io::Result<Runtime> {
     let mut builder = if cores <= 2 { Builder::new_current_thread() } else { Builder::new_multi_thread() };
     if cores > 2 {
         builder.worker_threads((cores / 2).clamp(2, 8));
     }
-    builder.event_interval(match turns {
-        Turns::Long => 1,
-        Turns::Short => 8,
-    });
-    builder.enable_all().thread_name("data").build()
+    builder.event_interval(event_interval).enable_all().thread_name("data").build()
 }
 
 #[cfg(test)]
@@ -58,8 +43,8 @@ mod tests {
 
     /// A task that is always ready, like a link during bulk transfers, sends a byte in its turn `sent`. Returns how
     /// many further turns the task has before the byte's reader runs.
-    fn turns_before_a_read(turns: Turns, sent: usize) -> usize {
-        on_cores(1, turns).unwrap().block_on(async {
+    fn turns_before_a_read(event_interval: u32, sent: usize) -> usize {
+        on_cores(1, event_interval).unwrap().block_on(async {
             let (mut here, there) = StdStream::pair().unwrap();
             there.set_nonblocking(true).unwrap();
             let mut there = UnixStream::from_std(there).unwrap();
@@ -85,17 +70,17 @@ mod tests {
     #[test]
     fn small_sender_waits_for_one_turn_of_a_busy_task() {
         // At any position in tokio's interval of 61 turns.
-        let most = |turns| (1_000..1_064).map(|sent| turns_before_a_read(turns, sent)).max().unwrap();
-        let (long, short) = (most(Turns::Long), most(Turns::Short));
-        assert!(long <= 2, "{long} turns");
-        assert!(short > 2 * long, "{short} turns: the runtime looks often by itself");
+        let most = |interval| (1_000..1_064).map(|sent| turns_before_a_read(interval, sent)).max().unwrap();
+        let (each, eighth) = (most(1), most(8));
+        assert!(each <= 2, "{each} turns");
+        assert!(eighth > 2 * each, "{eighth} turns: the runtime looks often by itself");
     }
 
     /// Two tasks of one thread, like two lanes that one agent has opened, each have a turn that ends only if the other has one at
     /// the same time. Returns whether both ended.
     fn turns_overlap(cores: usize, limit: Duration) -> bool {
         let ((to_first, first), (to_second, second)) = (channel(), channel());
-        on_cores(cores, Turns::Long).unwrap().block_on(async {
+        on_cores(cores, 1).unwrap().block_on(async {
             let lanes = tokio::spawn(async move {
                 let turn = |to: std::sync::mpsc::Sender<()>, from: std::sync::mpsc::Receiver<()>| {
                     tokio::spawn(async move { to.send(()).is_ok() && from.recv_timeout(limit).is_ok() })

@@ -36,7 +36,6 @@ pub enum LinkEnd {
 }
 
 /// One agent stream with its connections: a future that runs until the stream has ended and every local end is notified.
-#[derive(Debug)]
 pub struct Driver<S, W, H, M> {
     pub(crate) conns: Conns<S>,
     pub(crate) wire: Option<W>,
@@ -64,10 +63,7 @@ impl<S: Side + Default, W: Wire, H: LinkHandler<S>, M: Meter> Driver<S, W, H, M>
         let list = Arc::new(ReadyList::default());
         let started = Instant::now();
         Driver {
-            conns: Conns::new(
-                Link::with_negotiated(bounds.limits_for(negotiated), negotiated),
-                Arc::clone(&list),
-            ),
+            conns: Conns::new(Link::new(bounds.limits_for(negotiated), negotiated), Arc::clone(&list)),
             wire: Some(wire),
             handler,
             meter,
@@ -97,7 +93,6 @@ impl<S: Side + Default, W: Wire, H: LinkHandler<S>, M: Meter> Driver<S, W, H, M>
             self.stop(now);
         }
         let more_ready = self.serve_ready(now);
-        self.conns.link.refuse_dials(self.memory.under_pressure());
         let more_arrivals = self.receive(cx, now);
         self.conns.write_dirty(now);
         self.drain_events(now);
@@ -137,9 +132,6 @@ impl<S: Side + Default, W: Wire, H: LinkHandler<S>, M: Meter> Driver<S, W, H, M>
     /// something: the next turn sends the closes and notifies the local ends.
     fn report_memory(&mut self, cx: &mut Context<'_>, now: Time) -> bool {
         let mut ended = false;
-        if self.conns.link.take_refused() {
-            self.memory.request_shed();
-        }
         // A paused stream holds the bytes that its window has admitted.
         let waiting = if self.paused { self.wire.as_mut().map_or(0, Wire::held) } else { 0 };
         while let Some(shed_request) = self.memory.report(self.conns.link.total_held() + waiting, cx.waker())

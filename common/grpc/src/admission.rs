@@ -1,30 +1,12 @@
-//! Whether a connection has had an accepted stream, and a limit on the memory of those that had none: anyone can open
-//! them.
+//! A limit on the memory of connections that have had no accepted stream: anyone can open them.
 //!
-//! Such a peer is charged for all bytes that it has sent, even after they were freed, because an agent sends only its headers.
+//! The peer of such a connection is charged for all bytes that it has sent, even after they were freed, because an agent sends only its headers.
 //! Its windows are small until it is admitted.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::HeaderMap;
-
-/// Whether a stream of a connection was ever accepted. Refused streams do not count, because any peer can open them.
-/// Clones share the state.
-#[derive(Debug, Clone, Default)]
-pub struct Admission(Arc<AtomicBool>);
-
-impl Admission {
-    /// Records that a stream was accepted. The response that follows wakes the connection's driver.
-    pub(super) fn grant(&self) {
-        self.0.store(true, Ordering::Release);
-    }
-
-    /// Whether a stream was accepted. Never becomes false again.
-    pub fn is_granted(&self) -> bool {
-        self.0.load(Ordering::Acquire)
-    }
-}
 
 /// The limit of one connection, in bytes: twice the bytes of an agent with the longest headers.
 const MAX_CONNECTION_BYTES: usize = 256 << 10;

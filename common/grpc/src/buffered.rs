@@ -1,7 +1,7 @@
 //! The adapter between h2 and its transport: it gathers small writes, flushes once per turn, and limits how long a turn reads.
 //!
 //! h2 writes and flushes after every DATA frame above 256 bytes. Under TLS each such write costs a record and a
-//! system call. The adapter only copies a write that fits [`Buffering::gather`], and ignores h2's flush. Once h2 has
+//! system call. The adapter only copies a write that fits into its buffer, and ignores h2's flush. Once h2 has
 //! nothing more to do in this turn, the driver writes and flushes by [`Flusher::poll_flush`]. Larger writes go to the
 //! transport at once, in one vectored write after the gathered bytes.
 //!
@@ -20,21 +20,13 @@ use super::backlog::Backlog;
 use super::pinger::BytesMoved;
 use super::turns::{BusyTurns, Turn};
 
-/// How [`buffered`] treats a transport.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Buffering {
-    /// The most bytes of writes that the adapter gathers.
-    pub gather: usize,
-}
+/// The most bytes of writes that the adapter gathers over TLS: small frames share one record, and TLS encrypts large frames without
+/// a copy.
+pub(super) const MAX_GATHERED_OVER_TLS: usize = 16 << 10;
 
-impl Buffering {
-    /// For TLS: small frames share one record, and TLS encrypts large frames without a copy.
-    pub const OVER_TLS: Self = Buffering { gather: 16 << 10 };
-
-    /// For a plain socket with frames of up to 16 KiB: a copy costs less than a system call and a wake-up of the peer for
-    /// each frame.
-    pub const OVER_SOCKET: Self = Buffering { gather: 64 << 10 };
-}
+/// The same for a plain socket with frames of up to 16 KiB: a copy costs less than a system call and a wake-up of the peer for each
+/// frame.
+pub(super) const MAX_GATHERED_OVER_SOCKET: usize = 64 << 10;
 
 /// A turn that writes at most this many bytes is quiet: its buffer has only this size, and is freed after the flush.
 const SMALL_TURN: usize = 1 << 10;
@@ -53,7 +45,8 @@ pub(super) struct Flusher<IO> {
 #[derive(Debug)]
 struct Inner<IO> {
     io: IO,
-    buffering: Buffering,
+    /// The most bytes that `gathered` may have.
+    max_gathered: usize,
     /// Bytes that h2 regards as written. The transport has accepted the first `written` of them.
     gathered: Vec<u8>,
     written: usize,
@@ -68,15 +61,15 @@ struct Inner<IO> {
     turn: Turn,
 }
 
-/// Splits a transport into h2's part and the driver's part. `turns`: see [`Turn::new`].
+/// Splits a transport into h2's part and the driver's part. `max_gathered`: in bytes. `turns`: see [`Turn::new`].
 pub(super) fn buffered<IO>(
     io: IO,
-    buffering: Buffering,
+    max_gathered: usize,
     turns: Option<&BusyTurns>,
 ) -> (Buffered<IO>, Flusher<IO>) {
     let inner = Inner {
         io,
-        buffering,
+        max_gathered,
         gathered: Vec::new(),
         written: 0,
         peak: 0,
@@ -150,7 +143,7 @@ impl<IO: AsyncWrite + Unpin> Inner<IO> {
     }
 
     fn gather(&mut self, slices: &[IoSlice<'_>], count: usize) -> usize {
-        let room = if self.gathered.len() + count <= SMALL_TURN { SMALL_TURN } else { self.buffering.gather };
+        let room = if self.gathered.len() + count <= SMALL_TURN { SMALL_TURN } else { self.max_gathered };
         if self.gathered.capacity() < room {
             self.gathered.reserve_exact(room - self.gathered.len());
         }
@@ -173,7 +166,7 @@ impl<IO: AsyncWrite + Unpin> Inner<IO> {
     fn poll_write_slices(&mut self, cx: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         let count = slices.iter().map(|slice| slice.len()).sum::<usize>();
         self.dirty = true;
-        if self.gathered.len() + count <= self.buffering.gather {
+        if self.gathered.len() + count <= self.max_gathered {
             return Poll::Ready(Ok(self.gather(slices, count)));
         }
         if !self.gathered.is_empty() && self.io.is_write_vectored() {

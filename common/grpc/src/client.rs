@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::buffered::{Buffered, Buffering, Flusher, buffered};
+use super::buffered::{Buffered, Flusher, MAX_GATHERED_OVER_TLS, buffered};
 use super::keepalive::{Keepalive, KeepaliveHandle};
 use super::pinger::Pinger;
 use super::server::ConnectionError;
@@ -118,7 +118,7 @@ async fn open<IO: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     request: Request<()>,
     first: Option<Packet<Bytes>>,
 ) -> Result<Connected, WireError> {
-    let (io, flusher) = buffered(io, Buffering::OVER_TLS, None);
+    let (io, flusher) = buffered(io, MAX_GATHERED_OVER_TLS, None);
     let handshake = client_builder().handshake::<_, OutFrame>(io).await;
     let (requests, mut connection) = handshake.map_err(|e| WireError::at_client(&e))?;
     let keepalive = KeepaliveHandle::new(keepalive);
@@ -135,7 +135,7 @@ async fn open<IO: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let (head, recv) = response.into_parts();
     let directions = opens_stream(&head)?.then_some((send, recv));
     let side = Side::Client { linger, _requests: requests };
-    let stream = WireStream::new(directions, side, keepalive, STREAM_WINDOW).following(backlog);
+    let stream = WireStream::new(directions, side, keepalive, STREAM_WINDOW, Some(backlog));
     Ok(Connected { stream, metadata: head.headers, connection })
 }
 

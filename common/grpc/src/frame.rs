@@ -6,16 +6,17 @@
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{Buf, Bytes};
 use mux::Packet;
+use prost::Message;
 
-use super::packet::{encode_head, head_len};
+use super::packet::{message, put_data_head};
 
 /// The gRPC prefix: compressed flag and length.
 pub(super) const PREFIX: usize = 5;
 
-/// Space for a prefix and the longest head of a packet without strings (DATA with a ten-byte id: 30 bytes).
-const INLINE: usize = 38;
+/// Space for a prefix and the longest head of DATA, with an id of ten bytes and a payload of up to 256 MiB.
+const INLINE: usize = 30;
 
 /// The largest overhead of DATA on the wire, in bytes.
 pub(super) const OVERHEAD: usize = INLINE;
@@ -51,28 +52,18 @@ impl OutFrame {
 
     /// Frames one packet.
     pub(super) fn new(packet: Packet<Bytes>) -> Self {
-        let head = head_len(&packet);
-        let body = match &packet {
-            Packet::Data { payload, .. } => payload.len(),
-            _ => 0,
-        };
         let mut frame = OutFrame::empty();
-        let mut room = frame.head.as_mut_slice();
-        room.put_u8(0);
-        room.put_u32((head + body) as u32);
-        if PREFIX + head <= INLINE {
-            encode_head(&packet, &mut room);
-            frame.end = (PREFIX + head) as u8;
-            if let Packet::Data { payload, .. } = packet {
-                frame.body = payload;
+        let mut room = &mut frame.head[PREFIX..];
+        frame.body = match packet {
+            Packet::Data { id, payload } => {
+                put_data_head(id, payload.len(), &mut room).expect("INLINE is large enough for every head");
+                payload
             }
-        } else {
-            // Packets with strings: dials, their answers, and closes with an error.
-            let mut message = BytesMut::with_capacity(head);
-            encode_head(&packet, &mut message);
-            frame.end = PREFIX as u8;
-            frame.body = message.freeze();
-        }
+            packet => message(packet).encode_to_vec().into(),
+        };
+        frame.end = (INLINE - room.len()) as u8;
+        let length = usize::from(frame.end) - PREFIX + frame.body.len();
+        frame.head[1..PREFIX].copy_from_slice(&(length as u32).to_be_bytes());
         frame
     }
 

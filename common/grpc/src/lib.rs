@@ -34,16 +34,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use mux::Packet;
 
-pub use admission::{Admission, Unadmitted};
-pub use buffered::Buffering;
+pub use admission::Unadmitted;
 pub use client::{Connected, ConnectionHandle, connect};
 pub use deframe::MESSAGE_LIMIT;
 pub use frame::OutFrame;
 pub use keepalive::{Keepalive, KeepaliveFlags, KeepaliveHandle, PeerKernel, UNRESPONSIVE_AFTER};
 pub use packet::decode;
 pub use request::{Request, single};
-pub use server::{ConnectionError, serve_connection, serve_connection_until};
-pub use settings::{ServerSettings, ShutdownMode};
+pub use server::{ConnectionError, serve_connection};
+pub use settings::ServerSettings;
 pub use stream::WireStream;
 pub use turns::BusyTurns;
 

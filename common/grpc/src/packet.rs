@@ -1,22 +1,17 @@
-//! The packet codec: prost reads `konnectivity.proto`. Packets are written by hand, so that the payload of DATA is never copied.
+//! The packet codec: prost reads and writes `konnectivity.proto`, except the head of DATA, so that its payload is never copied.
 //!
 //! Decoding applies invariant 9: a known type without its payload, or with another's, is [`Incoming::Malformed`]. Error texts
-//! are cut at 4 KiB. Encoding writes the bytes that prost would write.
+//! are cut at 4 KiB.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use bytes::{Buf, BufMut, Bytes};
-use mux::{ConnectId, DialId, Packet, cut_error};
-use prost::Message;
+use mux::{ConnectId, DialId, Packet, TraceContext, cut_error};
+use prost::{EncodeError, Message, encode_length_delimiter, length_delimiter_len};
 use proto::PacketType::{self, CloseReq, CloseRsp, Data, DialCls, DialReq, DialRsp, Drain, Fin, Grant};
 use proto::packet::Payload;
 
 use super::Incoming;
-
-/// The number of our own field of DialRequest.
-const TRACEPARENT: u32 = 1000;
-/// The length of its value in bytes.
-const TRACEPARENT_LEN: usize = 55;
 
 /// The most reads of one message, nested messages included. A field takes two reads, a text three. Packets have five fields; a
 /// message of 4 MiB could have two million, and to decode them would block the thread for milliseconds.
@@ -84,7 +79,7 @@ fn judge(packet: proto::Packet, length: usize) -> Result<Incoming, &'static str>
             it.protocol.shrink_to(MAX_SPARE_BYTES);
             it.address.shrink_to(MAX_SPARE_BYTES);
             // W3C: an invalid trace context is ignored.
-            let (random, trace) = (DialId(it.random), it.traceparent.parse().ok());
+            let (random, trace) = (DialId(it.random), TraceContext::parse(&it.traceparent));
             Packet::DialReq { random, protocol: it.protocol, address: it.address, trace }
         }
         (DialRsp, Payload::DialResponse(it)) => {
@@ -110,128 +105,48 @@ fn judge(packet: proto::Packet, length: usize) -> Result<Incoming, &'static str>
     }))
 }
 
-/// Encodes a packet except the payload of DATA, which follows on the wire.
-pub(super) fn encode_head(packet: &Packet<Bytes>, to: &mut impl BufMut) {
-    put_integer(1, packet.kind().number() as u64, to);
-    open(packet.kind().field(), inner_len(packet), to);
-    match packet {
-        Packet::DialReq { random, protocol, address, trace } => {
-            put_string(1, protocol, to);
-            put_string(2, address, to);
-            put_integer(3, random.0 as u64, to);
-            if let Some(trace) = trace {
-                put_string(TRACEPARENT, &trace.to_string(), to);
-            }
-        }
-        Packet::DialRsp { random, outcome } => {
-            match outcome {
-                Ok(id) => put_integer(2, id.0 as u64, to),
-                Err(error) => put_string(1, error_or_default(error), to),
-            }
-            put_integer(3, random.0 as u64, to);
-        }
-        Packet::Data { id, payload } => {
-            put_integer(1, id.0 as u64, to);
-            open(3, payload.len(), to);
-        }
-        Packet::CloseReq { id } | Packet::Fin { id } => put_integer(1, id.0 as u64, to),
-        Packet::CloseRsp { id, error } => {
-            put_string(1, error, to);
-            put_integer(2, id.0 as u64, to);
-        }
-        Packet::DialCls { random } => put_integer(1, random.0 as u64, to),
-        Packet::Drain => {}
-        Packet::Grant { id, offset } => {
-            put_integer(1, id.0 as u64, to);
-            put_integer(2, *offset, to);
-        }
-    }
-}
-
-/// The number of bytes that [`encode_head`] writes.
-pub(super) fn head_len(packet: &Packet<Bytes>) -> usize {
-    let inner = inner_len(packet);
+/// The message of a packet.
+pub(super) fn message(packet: Packet<Bytes>) -> proto::Packet {
+    let r#type = packet.kind().number();
     let payload = match packet {
-        Packet::Data { payload, .. } => payload.len(),
-        _ => 0,
-    };
-    let key = varint_len(key_of(packet.kind().field()));
-    integer_len(packet.kind().number() as u64) + key + varint_len(inner as u64) + inner - payload
-}
-
-/// The length of the packet's own message in bytes, including the payload of DATA.
-fn inner_len(packet: &Packet<Bytes>) -> usize {
-    match packet {
-        Packet::DialReq { random, protocol, address, trace } => {
-            let head = varint_len(key_of(TRACEPARENT)) + varint_len(TRACEPARENT_LEN as u64);
-            let trace = trace.map_or(0, |_| head + TRACEPARENT_LEN);
-            string_len(protocol) + string_len(address) + integer_len(random.0 as u64) + trace
+        Packet::DialReq { random: DialId(random), protocol, address, trace } => {
+            let traceparent = trace.map(|trace| trace.to_string()).unwrap_or_default();
+            Payload::DialRequest(proto::DialRequest { protocol, address, random, traceparent })
         }
-        Packet::DialRsp { random, outcome } => {
-            let outcome = match outcome {
-                Ok(id) => integer_len(id.0 as u64),
-                Err(error) => string_len(error_or_default(error)),
+        Packet::DialRsp { random: DialId(random), outcome } => {
+            let (connect_id, error) = match outcome {
+                Ok(id) => (id.0, String::new()),
+                // An empty text would mean success.
+                Err(error) if error.is_empty() => (0, "unspecified error".to_owned()),
+                Err(error) => (0, error),
             };
-            outcome + integer_len(random.0 as u64)
+            Payload::DialResponse(proto::DialResponse { error, connect_id, random })
         }
-        Packet::Data { id, payload } => {
-            integer_len(id.0 as u64) + 1 + varint_len(payload.len() as u64) + payload.len()
+        Packet::Data { id, payload: data } => {
+            Payload::Data(proto::Data { connect_id: id.0, data, ..Default::default() })
         }
-        Packet::CloseReq { id } | Packet::Fin { id } => integer_len(id.0 as u64),
-        Packet::CloseRsp { id, error } => string_len(error) + integer_len(id.0 as u64),
-        Packet::DialCls { random } => integer_len(random.0 as u64),
-        Packet::Drain => 0,
-        Packet::Grant { id, offset } => integer_len(id.0 as u64) + integer_len(*offset),
-    }
+        Packet::CloseReq { id } => Payload::CloseRequest(proto::CloseRequest { connect_id: id.0 }),
+        Packet::CloseRsp { id, error } => {
+            Payload::CloseResponse(proto::CloseResponse { error, connect_id: id.0 })
+        }
+        Packet::DialCls { random } => Payload::CloseDial(proto::CloseDial { random: random.0 }),
+        Packet::Drain => Payload::Drain(proto::Drain {}),
+        Packet::Grant { id, offset } => Payload::Grant(proto::Grant { connect_id: id.0, offset }),
+        Packet::Fin { id } => Payload::Fin(proto::Fin { connect_id: id.0 }),
+    };
+    proto::Packet { r#type, payload: Some(payload) }
 }
 
-/// The error of a DIAL_RSP. An empty text would mean success.
-fn error_or_default(error: &str) -> &str {
-    if error.is_empty() { "unspecified error" } else { error }
-}
-
-/// The key of a bytes, string or message field.
-const fn key_of(field: u32) -> u64 {
-    (field << 3 | 2) as u64
-}
-
-/// Key and length of a bytes, string or message field.
-fn open(field: u32, length: usize, to: &mut impl BufMut) {
-    put_varint(key_of(field), to);
-    put_varint(length as u64, to);
-}
-
-/// An integer field; proto3 omits the default value.
-fn put_integer(field: u8, value: u64, to: &mut impl BufMut) {
-    if value != 0 {
-        to.put_u8(field << 3);
-        put_varint(value, to);
-    }
-}
-
-fn put_string(field: u32, value: &str, to: &mut impl BufMut) {
-    if !value.is_empty() {
-        open(field, value.len(), to);
-        to.put_slice(value.as_bytes());
-    }
-}
-
-fn put_varint(mut value: u64, to: &mut impl BufMut) {
-    while value >= 0x80 {
-        to.put_u8(value as u8 | 0x80);
-        value >>= 7;
-    }
-    to.put_u8(value as u8);
-}
-
-fn integer_len(value: u64) -> usize {
-    if value == 0 { 0 } else { 1 + varint_len(value) }
-}
-
-fn string_len(value: &str) -> usize {
-    if value.is_empty() { 0 } else { 1 + varint_len(value.len() as u64) + value.len() }
-}
-
-fn varint_len(value: u64) -> usize {
-    (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
+/// Writes the message of a DATA up to its payload of `length` bytes, which follows on the wire. The payload is the last field, so
+/// that prost writes the same bytes.
+///
+/// # Errors
+/// `to` has no room for the head.
+pub(super) fn put_data_head(id: ConnectId, length: usize, to: &mut impl BufMut) -> Result<(), EncodeError> {
+    let id = proto::Data { connect_id: id.0, ..Default::default() };
+    to.put_slice(&[0x08, 4, 0x22]);
+    encode_length_delimiter(id.encoded_len() + 1 + length_delimiter_len(length) + length, to)?;
+    id.encode(to)?;
+    to.put_u8(0x1a);
+    encode_length_delimiter(length, to)
 }

@@ -66,8 +66,6 @@ pub(super) struct Pinger {
     last_kernel_sample: Instant,
     /// The last sample showed that the peer's kernel acknowledged neither the unanswered ping nor a retransmission.
     unacknowledged: bool,
-    /// Whether the peer was last reported as unresponsive.
-    unresponsive: bool,
 }
 
 /// Bytes on the connection.
@@ -140,7 +138,6 @@ impl Pinger {
             host: HostSilence::default(),
             last_kernel_sample: now,
             unacknowledged: false,
-            unresponsive: false,
         }
     }
 
@@ -240,11 +237,10 @@ impl Pinger {
     }
 
     /// Reports whether the peer is unresponsive, which it is `from` that time on. Returns the time if it is to come.
-    fn notify_unresponsive(&mut self, now: Instant, from: Option<Instant>) -> Option<Instant> {
+    fn notify_unresponsive(&self, now: Instant, from: Option<Instant>) -> Option<Instant> {
         let unresponsive = from.is_some_and(|from| now >= from);
-        if std::mem::replace(&mut self.unresponsive, unresponsive) != unresponsive {
-            self.keepalive.unresponsive.send_replace(unresponsive);
-        }
+        let report = |last: &mut bool| std::mem::replace(last, unresponsive) != unresponsive;
+        self.keepalive.unresponsive.send_if_modified(report);
         from.filter(|from| now < *from)
     }
 

@@ -1,13 +1,13 @@
 //! A client's new gRPC stream, until it is accepted or refused.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use h2::RecvStream;
 use h2::server::SendResponse;
 use http::header::{AsHeaderName, CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Method, Response, StatusCode};
 
-use super::admission::Admission;
 use super::backlog::Backlog;
 use super::frame::Queued;
 use super::keepalive::KeepaliveHandle;
@@ -36,50 +36,29 @@ pub struct Request {
     pub metadata: HeaderMap,
     /// The keepalive of the connection that the stream is on.
     pub keepalive: Arc<KeepaliveHandle>,
-    /// Whether the connection has had an accepted stream; [`Request::accept`] grants it.
-    pub admission: Admission,
-    respond: SendResponse<OutFrame>,
-    body: RecvStream,
-    lingering: LingeringHandle,
-    window: u32,
+    /// Whether the connection has had an accepted stream; [`Request::accept`] sets it.
+    pub(super) has_accepted: Arc<AtomicBool>,
+    pub(super) respond: SendResponse<OutFrame>,
+    pub(super) body: RecvStream,
+    pub(super) lingering: LingeringHandle,
+    pub(super) window: u32,
     /// Where streams wait for the transport.
-    backlog: Option<Arc<Backlog>>,
+    pub(super) backlog: Option<Arc<Backlog>>,
 }
 
 impl Request {
-    /// Reads a request. A request that is not gRPC is refused, as by grpc-go, and the result is `None`.
-    pub(super) fn read(
-        request: http::Request<RecvStream>,
-        respond: SendResponse<OutFrame>,
-        keepalive: Arc<KeepaliveHandle>,
-        admission: Admission,
-        lingering: LingeringHandle,
-        window: u32,
-        backlog: Option<Arc<Backlog>>,
-    ) -> Option<Self> {
-        let (head, body) = request.into_parts();
-        let path = head.uri.path().to_owned();
-        let request = Request {
-            path,
-            metadata: head.headers,
-            keepalive,
-            admission,
-            respond,
-            body,
-            lingering,
-            window,
-            backlog,
-        };
-        if head.method != Method::POST {
-            request.answer(StatusCode::METHOD_NOT_ALLOWED, Code::Internal, "gRPC requests are POST");
+    /// Refuses a request that is not gRPC, as grpc-go does; the result is then `None`.
+    pub(super) fn require_grpc(self, method: &Method) -> Option<Self> {
+        if *method != Method::POST {
+            self.answer(StatusCode::METHOD_NOT_ALLOWED, Code::Internal, "gRPC requests are POST");
             return None;
         }
-        if !status::is_grpc(&request.metadata) {
+        if !status::is_grpc(&self.metadata) {
             let text = "the content-type is not application/grpc";
-            request.answer(StatusCode::UNSUPPORTED_MEDIA_TYPE, Code::InvalidArgument, text);
+            self.answer(StatusCode::UNSUPPORTED_MEDIA_TYPE, Code::InvalidArgument, text);
             return None;
         }
-        Some(request)
+        Some(self)
     }
 
     /// Accepts the stream: admits the connection, and sends the response headers with `metadata` at once.
@@ -87,11 +66,11 @@ impl Request {
         let mut response = Response::new(());
         *response.headers_mut() = metadata;
         response.headers_mut().insert(CONTENT_TYPE, GRPC);
-        self.admission.grant();
+        // The response wakes the connection's driver.
+        self.has_accepted.store(true, Ordering::Release);
         let send = self.respond.send_response(response, false).map_err(|e| WireError::at_server(&e))?;
         let side = Side::Server(self.lingering, Queued::default());
-        let stream = WireStream::new(Some((send, self.body)), side, self.keepalive, self.window);
-        Ok(self.backlog.into_iter().fold(stream, WireStream::following))
+        Ok(WireStream::new(Some((send, self.body)), side, self.keepalive, self.window, self.backlog))
     }
 
     /// Refuses with a status, in one HEADERS frame.

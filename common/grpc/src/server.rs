@@ -2,10 +2,11 @@
 //!
 //! Knows no services: the caller checks the path. Never derives anything from `:authority`.
 
-use std::future::{Future, pending, poll_fn};
+use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -14,14 +15,14 @@ use h2::server::{Connection, SendResponse};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Sleep, sleep};
 
-use super::admission::{Admission, Charge, ChargeExceeded, Unadmitted};
-use super::buffered::{Buffered, Buffering, Flusher, buffered};
+use super::OutFrame;
+use super::admission::{Charge, ChargeExceeded, Unadmitted};
+use super::buffered::{Buffered, Flusher, MAX_GATHERED_OVER_TLS, buffered};
 use super::keepalive::KeepaliveHandle;
 use super::lingering::LingeringStreams;
 use super::pinger::{PeerLost, Pinger};
 use super::request::Request;
-use super::settings::{ServerSettings, ShutdownMode};
-use super::{Code, OutFrame};
+use super::settings::{ADMISSION_TIMEOUT, ServerSettings};
 use net::kernel::HOST_TIMEOUT;
 
 /// Why a connection did not end in order.
@@ -79,19 +80,11 @@ impl From<PeerLost> for ConnectionError {
     }
 }
 
-/// Serves a connection until its peer ends it or it fails. Calls `on_stream`, which must not block, for each new
-/// stream.
+/// Serves a connection until its peer ends it or it fails. Calls `on_stream`, which must not block, for each new stream.
+///
+/// Once `shutdown` completes, the server sends GOAWAY: the client finishes its streams, those included that it opened before it read
+/// GOAWAY, and the connection ends with the last one.
 pub async fn serve_connection<IO: AsyncRead + AsyncWrite + Unpin>(
-    io: IO,
-    settings: &ServerSettings,
-    on_stream: impl FnMut(Request),
-) -> Result<(), ConnectionError> {
-    serve_connection_until(io, settings, on_stream, pending()).await
-}
-
-/// Like [`serve_connection`]. Once `shutdown` completes, the connection ends with its last stream as
-/// [`ServerSettings::shutdown_mode`] says.
-pub async fn serve_connection_until<IO: AsyncRead + AsyncWrite + Unpin>(
     io: IO,
     settings: &ServerSettings,
     mut on_stream: impl FnMut(Request),
@@ -102,13 +95,10 @@ pub async fn serve_connection_until<IO: AsyncRead + AsyncWrite + Unpin>(
     let Some(mut serving) = Box::pin(handshake(io, settings, shutdown.as_mut())).await? else {
         return Ok(());
     };
-    let mut shutdown = Some(shutdown);
     poll_fn(|cx| {
-        if let Some(over) = &mut shutdown
-            && over.as_mut().poll(cx).is_ready()
-        {
-            shutdown = None;
-            serving.shut_down();
+        if !serving.goaway_sent && shutdown.as_mut().poll(cx).is_ready() {
+            serving.goaway_sent = true;
+            serving.connection.graceful_shutdown();
         }
         serving.poll(cx, &mut on_stream)
     })
@@ -121,8 +111,8 @@ async fn handshake<IO: AsyncRead + AsyncWrite + Unpin>(
     settings: &ServerSettings,
     mut shutdown: Pin<&mut impl Future<Output = ()>>,
 ) -> Result<Option<Serving<IO>>, ConnectionError> {
-    let (io, flusher) = buffered(io, settings.buffering, Some(&settings.turns));
-    let mut overdue = settings.admission_timeout.map(|limit| Box::pin(sleep(limit)));
+    let (io, flusher) = buffered(io, settings.max_gathered, Some(&settings.turns));
+    let mut overdue = Some(Box::pin(sleep(ADMISSION_TIMEOUT)));
     let mut handshake = pin!(settings.builder().handshake::<_, OutFrame>(io));
     let connection = poll_fn(|cx| {
         if let Poll::Ready(connection) = handshake.as_mut().poll(cx) {
@@ -147,16 +137,15 @@ async fn handshake<IO: AsyncRead + AsyncWrite + Unpin>(
         flusher,
         pinger,
         keepalive,
-        admission: Admission::default(),
+        has_accepted: Arc::default(),
         admitted: false,
         // An authenticated client may connect long before its first stream.
         overdue: overdue.filter(|_| settings.unadmitted.is_some()),
         unadmitted: settings.unadmitted.as_ref().map(Unadmitted::join),
         next_stream: settings.next_stream_timeout,
-        shutdown_mode: settings.shutdown_mode,
-        shutdown_state: ShutdownState::Running,
+        goaway_sent: false,
         window: settings.initial_stream_window,
-        follows: settings.buffering == Buffering::OVER_TLS,
+        follows: settings.max_gathered == MAX_GATHERED_OVER_TLS,
         connection_window: settings.initial_connection_window,
     }))
 }
@@ -184,8 +173,9 @@ struct Serving<IO> {
     flusher: Flusher<IO>,
     pinger: Pinger,
     keepalive: Arc<KeepaliveHandle>,
-    admission: Admission,
-    /// Whether the driver has seen that the admission was granted.
+    /// Whether a stream was ever accepted. Refused streams do not count, because any peer can open them.
+    has_accepted: Arc<AtomicBool>,
+    /// Whether the driver has seen that.
     admitted: bool,
     /// The peer's charge until then, unless it was authenticated before.
     unadmitted: Option<Charge>,
@@ -193,8 +183,7 @@ struct Serving<IO> {
     overdue: Option<Pin<Box<Sleep>>>,
     /// The second of these time-outs.
     next_stream: Option<Duration>,
-    shutdown_mode: ShutdownMode,
-    shutdown_state: ShutdownState,
+    goaway_sent: bool,
     /// The window of each stream of an admitted peer, in bytes.
     window: u32,
     /// Whether streams wait for the transport.
@@ -203,29 +192,7 @@ struct Serving<IO> {
     connection_window: u32,
 }
 
-/// The progress of the connection's shutdown.
-#[derive(PartialEq, Eq)]
-enum ShutdownState {
-    Running,
-    /// New streams are refused; GOAWAY follows the last existing one.
-    WhenIdle,
-    /// GOAWAY was sent.
-    GoAwaySent,
-}
-
 impl<IO: AsyncRead + AsyncWrite + Unpin> Serving<IO> {
-    fn shut_down(&mut self) {
-        match self.shutdown_mode {
-            ShutdownMode::GoAway => self.send_goaway(),
-            ShutdownMode::WhenIdle => self.shutdown_state = ShutdownState::WhenIdle,
-        }
-    }
-
-    fn send_goaway(&mut self) {
-        self.shutdown_state = ShutdownState::GoAwaySent;
-        self.connection.graceful_shutdown();
-    }
-
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -235,18 +202,11 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Serving<IO> {
             match self.connection.poll_accept(cx) {
                 Poll::Ready(Some(Ok((request, respond)))) => self.pass_on(request, respond, on_stream),
                 // Peers may disconnect as soon as they have read GOAWAY.
-                Poll::Ready(Some(Err(error)))
-                    if self.shutdown_state == ShutdownState::GoAwaySent && error.is_io() =>
-                {
+                Poll::Ready(Some(Err(error))) if self.goaway_sent && error.is_io() => {
                     return Poll::Ready(Ok(()));
                 }
                 Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(error.into())),
                 Poll::Ready(None) => return Poll::Ready(Ok(())),
-                Poll::Pending
-                    if self.shutdown_state == ShutdownState::WhenIdle && !self.connection.has_streams() =>
-                {
-                    self.send_goaway();
-                }
                 Poll::Pending => break,
             }
         }
@@ -268,7 +228,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Serving<IO> {
     /// The time-out of a connection runs until its first accepted stream, whatever else was opened, and again after its
     /// last stream.
     fn fit_overdue(&mut self, idle: bool) {
-        if !self.admission.is_granted() {
+        if !self.has_accepted.load(Ordering::Acquire) {
             return;
         }
         let first = !std::mem::replace(&mut self.admitted, true);
@@ -290,21 +250,23 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Serving<IO> {
         respond: SendResponse<OutFrame>,
         on_stream: &mut impl FnMut(Request),
     ) {
-        let (keepalive, admission, lingering) =
-            (Arc::clone(&self.keepalive), self.admission.clone(), self.lingering.handle());
         if let Some(charge) = &mut self.unadmitted {
             charge.opened(request.headers());
         }
-        let backlog = self.follows.then(|| self.flusher.backlog());
-        let request = Request::read(request, respond, keepalive, admission, lingering, self.window, backlog);
-        let Some(request) = request else {
-            return;
+        let (head, body) = request.into_parts();
+        let request = Request {
+            path: head.uri.path().to_owned(),
+            metadata: head.headers,
+            keepalive: Arc::clone(&self.keepalive),
+            has_accepted: Arc::clone(&self.has_accepted),
+            respond,
+            body,
+            lingering: self.lingering.handle(),
+            window: self.window,
+            backlog: self.follows.then(|| self.flusher.backlog()),
         };
-        // A client that has not read GOAWAY yet loses no stream.
-        if self.shutdown_mode == ShutdownMode::GoAway || self.shutdown_state == ShutdownState::Running {
+        if let Some(request) = request.require_grpc(&head.method) {
             on_stream(request);
-        } else {
-            request.refuse(Code::Unavailable, "the server is shutting down");
         }
     }
 }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::{Buffering, BusyTurns, Keepalive, Unadmitted};
+use super::buffered::{MAX_GATHERED_OVER_SOCKET, MAX_GATHERED_OVER_TLS};
+use super::{BusyTurns, Keepalive, Unadmitted};
 
 /// An agent stream's receive window, in bytes: the most that a peer may send before the link reads anything, and the memory
 /// that one stalled stream costs. 256 KiB saturate a link of 1 GiB/s at 0.25 ms RTT. (What is sent and unread delays all that
@@ -70,22 +71,12 @@ const FRONTEND_STREAMS: u32 = 1 << 16;
 /// How long the server ignores frames of a stream that it has reset: as long as a busy client may take to read the reset.
 const RESETS_REMEMBERED_FOR: Duration = Duration::from_secs(10);
 
-/// The time limit from the transport handshake to the first accepted stream. A token review takes at most 10 s.
-const ADMISSION_TIMEOUT: Duration = Duration::from_secs(15);
+/// The time limit from the transport handshake to the first accepted stream (refused streams do not count), with authenticated peers
+/// to their preface. A token review takes at most 10 s.
+pub(super) const ADMISSION_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The time limit for an agent to open another stream after its connection's last stream has ended.
 const STREAMLESS_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// How a server announces the end of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ShutdownMode {
-    /// The server sends GOAWAY at once: clients finish their streams, those included that they opened before they read it, and
-    /// open new ones elsewhere.
-    GoAway,
-    /// The server refuses new streams as Unavailable, and the connection ends with its last stream. The Go project's agent
-    /// closes its connections on GOAWAY, so it must not receive one while it has any.
-    WhenIdle,
-}
 
 /// How a listener runs its HTTP/2 connections.
 #[derive(Debug, Clone)]
@@ -113,23 +104,18 @@ pub struct ServerSettings {
     pub max_remembered_resets: usize,
     /// h2's budget for unread small DATA frames. `None`: half of the connection's window.
     pub data_frame_budget: Option<usize>,
-    /// The buffering between HTTP/2 and the transport.
-    pub buffering: Buffering,
+    /// The most bytes that are gathered before the transport.
+    pub max_gathered: usize,
     /// The turns of the listener's connections.
     pub turns: BusyTurns,
     /// The pings to peers that send nothing.
     pub keepalive: Keepalive,
-    /// The time limit until a stream of the connection is accepted (refused streams do not count), with authenticated peers until
-    /// their preface; `None`: no limit.
-    pub admission_timeout: Option<Duration>,
-    /// The time limit without any stream after that; `None`: no limit.
+    /// The time limit without any stream after the first accepted one; `None`: no limit.
     pub next_stream_timeout: Option<Duration>,
-    /// How a connection ends at shutdown.
-    pub shutdown_mode: ShutdownMode,
 }
 
 impl ServerSettings {
-    /// For the agent port: one stream per connection in practice, few resets, and Go agents that close connections on GOAWAY.
+    /// For the agent port: one stream per connection in practice, few resets.
     pub fn for_agents() -> Self {
         ServerSettings {
             max_concurrent_streams: 8,
@@ -142,13 +128,11 @@ impl ServerSettings {
             max_pending_accept_resets: 20,
             max_remembered_resets: 50,
             data_frame_budget: None,
-            buffering: Buffering::OVER_TLS,
+            max_gathered: MAX_GATHERED_OVER_TLS,
             turns: BusyTurns::default(),
             keepalive: Keepalive { interval: Duration::from_secs(3600), ..Keepalive::DEFAULT },
-            admission_timeout: Some(ADMISSION_TIMEOUT),
             // Agents open a connection for each stream, so a connection without its stream is useless.
             next_stream_timeout: Some(STREAMLESS_TIMEOUT),
-            shutdown_mode: ShutdownMode::WhenIdle,
         }
     }
 
@@ -166,13 +150,11 @@ impl ServerSettings {
             // The loss of an agent ends all streams of a connection at once.
             max_remembered_resets: FRONTEND_STREAMS as usize,
             data_frame_budget: Some(FRONTEND_FRAME_BUDGET),
-            buffering: Buffering::OVER_SOCKET,
+            max_gathered: MAX_GATHERED_OVER_SOCKET,
             turns: BusyTurns::default(),
             keepalive: Keepalive { interval: Duration::from_secs(3600), ..Keepalive::DEFAULT },
-            admission_timeout: Some(ADMISSION_TIMEOUT),
             // Authenticated clients may keep a connection for the next dial.
             next_stream_timeout: None,
-            shutdown_mode: ShutdownMode::GoAway,
         }
     }
 

@@ -1,7 +1,7 @@
 //! One gRPC stream over h2, as [`Wire`].
 //!
 //! ```text
-//!            send / poll_ready                 finish, finish_with
+//!            send / poll_ready                   finish, fail     
 //!   Open ─────────────────────────▶ Open ───────────────────────────▶ Finished
 //!            poll_packet                       None, or an error
 //!   Open ─────────────────────────▶ Open ───────────────────────────▶ Ended
@@ -11,7 +11,6 @@
 //! exceptions. A client's stream that is Finished but not Ended goes to the connection's driver, so that all sent bytes arrive.
 //! A server's stream that is Finished leaves its queued frames to the driver.
 
-use std::fmt;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
@@ -55,6 +54,7 @@ pub(super) type Linger = Mailbox<Directions>;
 pub(super) type Requests = Mutex<SendRequest<OutFrame>>;
 
 /// Our end of the stream.
+#[derive(Debug)]
 pub(super) enum Side {
     /// The driver's list that receives a finished stream with queued frames, and the count of its frames that h2 has not sent.
     Server(LingeringHandle, Queued),
@@ -73,6 +73,7 @@ impl Side {
 }
 
 /// One gRPC stream of packets.
+#[derive(Debug)]
 pub struct WireStream {
     /// `None` if the stream ended with its headers.
     send: Option<SendStream<OutFrame>>,
@@ -99,12 +100,14 @@ pub struct WireStream {
 }
 
 impl WireStream {
-    /// `window`: the peer's initial window, in bytes.
+    /// `window`: the peer's initial window, in bytes. `backlog`: the transport's, if [`Wire::poll_ready`] is to be pending while it
+    /// accepts no bytes.
     pub(super) fn new(
         directions: Option<Directions>,
         side: Side,
         keepalive: Arc<KeepaliveHandle>,
         window: u32,
+        backlog: Option<Arc<Backlog>>,
     ) -> Self {
         let ended = directions.is_none();
         let (send, recv) = directions.unzip();
@@ -115,24 +118,13 @@ impl WireStream {
             deframer: Deframer::default(),
             side,
             keepalive,
-            backlog: None,
+            backlog,
             window: window as usize,
             owed: 0,
             held: None,
             finished: false,
             ended,
         }
-    }
-
-    /// From now on [`Wire::poll_ready`] is pending while the transport accepts no bytes.
-    pub(super) fn following(mut self, backlog: Arc<Backlog>) -> Self {
-        self.backlog = Some(backlog);
-        self
-    }
-
-    /// Ends a server's stream with a status after all sent packets. At a client like [`Wire::finish`].
-    pub fn finish_with(&mut self, status: &WireError) {
-        self.end(status.code, &status.message);
     }
 
     fn end(&mut self, code: Code, message: &str) {
@@ -339,7 +331,7 @@ impl Wire for WireStream {
 
     fn fail(&mut self, error: &WireError) {
         if matches!(self.side, Side::Server(..)) {
-            self.finish_with(error);
+            self.end(error.code, &error.message);
         }
     }
 
@@ -371,14 +363,5 @@ impl WireStream {
     /// The slices that [`Wire::poll_hold`] has queued.
     pub(super) fn slices_ahead(&self) -> usize {
         self.ahead.slices()
-    }
-}
-
-impl fmt::Debug for WireStream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WireStream")
-            .field("finished", &self.finished)
-            .field("ended", &self.ended)
-            .finish_non_exhaustive()
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::conn::{Conn, Phase, Target};
 use crate::event::{Cause, CloseReason, Control, Disposition, Dropped, Event};
-use crate::limits::{Limits, Negotiated};
+use crate::limits::{MAX_IDLE_FRONTEND, Negotiated};
 use crate::link::{Link, Side};
 use crate::packet::{ConnectId, DialId, Packet, cut_error};
 use crate::payload::Payload;
@@ -14,9 +14,7 @@ use crate::time::Time;
 /// The agent's end. Connect ids count up from 1 on each stream, or from the value given to [`Link::number_beyond`]. An
 /// id is never used twice on a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-pub struct Agent {
-    draining: bool,
-}
+pub struct Agent;
 
 /// The text of a Go agent's answer to DATA of an unknown connection.
 const UNRECOGNIZED: &str = "unrecognized connectID";
@@ -24,10 +22,6 @@ const UNRECOGNIZED: &str = "unrecognized connectID";
 const UNKNOWN: &str = "Unknown connectID";
 /// Servers map a text with `too many open files` to status 503: the agent is full, the target is not at fault.
 const FULL: &str = "too many open files: this agent stream carries as many dials or connections as it may";
-
-/// The dial error of an agent whose memory is short.
-const MEMORY_PRESSURE: &str =
-    "out of memory for connections: payload that waits for slow readers fills --memory-limit";
 
 impl<P: Payload> Link<Agent, P> {
     /// Later connections get ids above `id`. Needed for servers that treat the ids of all streams of an agent as one
@@ -41,7 +35,6 @@ impl<P: Payload> Link<Agent, P> {
     pub fn dialed(&mut self, key: ConnKey, outcome: Result<(), String>) -> bool {
         let Some(Phase::Dialing { .. }) = self.phase(key) else { return false };
         let Some(random) = self.dial_id(key) else { return false };
-        self.pending -= 1;
         // As at Go agents, a failed dial consumes a number too.
         self.last_id += 1;
         match outcome {
@@ -66,29 +59,21 @@ impl<P: Payload> Link<Agent, P> {
         self.table.get(key).map(|conn| conn.random)
     }
 
-    /// Asks the server, once per stream, to send no new dials.
+    /// Asks the server to send no new dials. The driver calls this once.
     pub fn drain(&mut self) {
-        if !std::mem::replace(&mut self.side.draining, true) {
-            self.send(Packet::Drain);
-        }
+        self.send(Packet::Drain);
     }
 
     fn handle_dial_request(&mut self, random: DialId, (protocol, address, trace): Target) -> Disposition {
         if self.dials.contains_key(&random) {
             return Disposition::Dropped(Dropped::DuplicateDial);
         }
-        if self.memory_pressure {
-            self.refused = true;
-            self.send(Packet::DialRsp { random, outcome: Err(MEMORY_PRESSURE.to_owned()) });
-            return Disposition::Handled;
-        }
-        if self.table.len() >= self.limits.connections || self.pending >= self.limits.pending_dials {
+        if self.table.len() >= self.limits.connections || self.dials.len() >= self.limits.pending_dials {
             self.send(Packet::DialRsp { random, outcome: Err(FULL.to_owned()) });
             return Disposition::Handled;
         }
         let key = self.table.insert(Conn::dialing(random, None));
         self.dials.insert(random, key);
-        self.pending += 1;
         self.events.push_back(Event::Dial { key, protocol, address, trace });
         Disposition::Handled
     }
@@ -125,21 +110,14 @@ impl<P: Payload> Link<Agent, P> {
     }
 
     fn cancel_dial(&mut self, key: ConnKey) {
-        self.pending -= 1;
         self.remove(key);
         self.events.push_back(Event::DialCanceled { key });
-    }
-
-    /// Sends CLOSE_RSP, the last packet of a connection. From here on the peer cannot name the connection.
-    fn say_closed(&mut self, key: ConnKey, error: String) {
-        self.unregister(key);
-        if let Some(id) = self.connect_id(key) {
-            self.send(Packet::CloseRsp { id, error });
-        }
     }
 }
 
 impl Side for Agent {
+    const MAX_HALF_CLOSED_IDLE: Duration = MAX_IDLE_FRONTEND;
+
     fn handle<P: Payload>(link: &mut Link<Self, P>, now: Time, packet: Packet<P>) -> Disposition {
         match packet {
             Packet::DialReq { random, protocol, address, trace } => {
@@ -182,15 +160,6 @@ impl Side for Agent {
 
     fn answer_to_unknown(id: ConnectId) -> Control {
         Packet::CloseRsp { id, error: UNRECOGNIZED.to_owned() }
-    }
-
-    fn half_closed(limits: &Limits) -> Duration {
-        limits.half_closed_agent
-    }
-
-    fn answer_close<P: Payload>(link: &mut Link<Self, P>, key: ConnKey) {
-        link.table.get_mut(key).map(|conn| conn.state.answer());
-        link.say_closed(key, String::new());
     }
 
     fn dial_lost<P: Payload>(link: &mut Link<Self, P>, key: ConnKey) {

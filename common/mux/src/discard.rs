@@ -6,10 +6,14 @@
 //! interval, over all its connections; the others wait for the next interval.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use crate::limits::Limits;
 use crate::table::ConnKey;
 use crate::time::Time;
+
+/// The interval of [`Limits::discard_budget`].
+const INTERVAL: Duration = Duration::from_millis(10);
 
 /// The connections whose bytes are discarded, and the budget for them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
@@ -52,18 +56,18 @@ impl Discards {
     /// When the next waiting connection can be called, if the budget is used up.
     pub(crate) fn due(&self, limits: &Limits) -> Option<Time> {
         let began = self.began.filter(|_| !self.ring.is_empty() && self.quantum(limits) == 0)?;
-        Some(began.after(limits.discard_interval))
+        Some(began.after(INTERVAL))
     }
 
     /// Starts a new interval when the current one is over.
-    pub(crate) fn refill(&mut self, now: Time, limits: &Limits) {
-        if self.began.is_none_or(|began| now >= began.after(limits.discard_interval)) {
+    pub(crate) fn refill(&mut self, now: Time) {
+        if self.began.is_none_or(|began| now >= began.after(INTERVAL)) {
             (self.began, self.used) = (Some(now), 0);
         }
     }
 
     fn left(&mut self, now: Time, limits: &Limits) -> usize {
-        self.refill(now, limits);
+        self.refill(now);
         self.quantum(limits)
     }
 
@@ -76,8 +80,6 @@ impl Discards {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::table::Table;
 

@@ -2,15 +2,16 @@
 //!
 //! All ends pass through here and notify the local end exactly once (invariant 2). Accepted bytes are delivered first,
 //! within the limits of a flush (invariant 5). With half-close, FIN reports that a source has ended; the connection ends
-//! when both sources have ended, or when the remaining direction is idle for [`Limits::half_closed_server`] (and the
-//! agent then answers a probe) or [`Limits::half_closed_agent`].
-//!
-//! [`Limits::half_closed_server`]: crate::Limits::half_closed_server
-//! [`Limits::half_closed_agent`]: crate::Limits::half_closed_agent
+//! when both sources have ended, or when the remaining direction is idle for [`Side::MAX_HALF_CLOSED_IDLE`] (and, at the
+//! server, the agent then answers a probe).
 
-use crate::conn::{Conn, Expired, Phase};
+use std::time::Duration;
+
+use crate::conn::{Conn, Phase};
 use crate::event::{Cause, CloseReason, Event};
+use crate::limits::{CLOSE_TIMEOUT, MAX_CLOSE_ANSWER};
 use crate::link::{Link, Side};
+use crate::packet::Packet;
 use crate::payload::Payload;
 use crate::table::ConnKey;
 use crate::time::Time;
@@ -21,28 +22,49 @@ impl<S: Side, P: Payload> Link<S, P> {
     }
 
     /// A connection's timer has expired.
-    pub(crate) fn expired(&mut self, now: Time, key: ConnKey, expired: Expired) {
-        match expired {
-            Expired::Nothing => {}
-            Expired::Later(due) => self.arm(key, Some(due)),
-            Expired::Answer => {
-                S::answer_close(self, key);
-                self.arm_flush(key);
-            }
-            Expired::FlushFailed(cause) => self.finish_flush(key, Some(cause)),
-            Expired::CloseAnswered => {
+    pub(crate) fn expire(&mut self, now: Time, key: ConnKey) {
+        match self.phase(key) {
+            Some(Phase::Open) => self.expire_open(now, key),
+            Some(Phase::Flushing) => self.expire_flush(now, key),
+            // The client's close is answered in time. The connect id is kept as long as CLOSE_RSP may still arrive.
+            Some(Phase::Closing { listens: false }) => {
                 self.notify(key, CloseReason::Flushed);
-                let left = self.limits.await_close.saturating_sub(self.limits.answer_close);
-                self.arm(key, Some(now.after(left)));
+                self.arm(key, Some(now.after(CLOSE_TIMEOUT - MAX_CLOSE_ANSWER)));
             }
-            Expired::Unanswered => {
+            // No CLOSE_RSP arrived, and the local end listens. What it was sent is delivered.
+            Some(Phase::Closing { listens: true }) => {
                 self.unregister(key);
                 self.flush(now, key, Some(Cause::Peer("timed out waiting for CLOSE_RSP".into())), false);
             }
-            Expired::Forgotten => self.remove(key),
-            Expired::Idle => S::idle(self, now, key),
-            Expired::Broke(cause) => S::hang_up(self, now, key, cause),
+            Some(Phase::Tombstone) => self.remove(key),
+            Some(Phase::Dialing { .. }) | None => {}
         }
+    }
+
+    fn expire_open(&mut self, now: Time, key: ConnKey) {
+        let Some(conn) = self.table.get(key) else { return };
+        if let Some(last_activity) = conn.state.last_activity() {
+            // Bytes for a slow local end count as activity too.
+            let last_activity = if conn.recv().is_empty() { last_activity } else { now };
+            let due = last_activity.after(S::MAX_HALF_CLOSED_IDLE);
+            if due > now { self.arm(key, Some(due)) } else { S::idle(self, now, key) }
+        } else if let Some(due) = conn.state.departed_due() {
+            if due > now { self.arm(key, Some(due)) } else { S::hang_up(self, now, key, Cause::FlushTimeout) }
+        } else if let Some(text) = conn.state.write_failure() {
+            let cause = Cause::Local(text.to_owned());
+            S::hang_up(self, now, key, cause);
+        }
+    }
+
+    fn expire_flush(&mut self, now: Time, key: ConnKey) {
+        let Some(flush) = self.table.get(key).and_then(|conn| conn.state.flushing()) else { return };
+        if now >= flush.end() {
+            return self.finish_flush(key, Some(Cause::FlushTimeout));
+        }
+        if flush.answer_due().is_some_and(|due| now >= due) {
+            self.answer_close(key);
+        }
+        self.arm_flush(key);
     }
 
     /// Nothing can be sent any more, although the driver has not read the stream's end. The outbox is dropped, so that a
@@ -107,7 +129,7 @@ impl<S: Side, P: Payload> Link<S, P> {
     }
 
     pub(crate) fn arm_flush(&mut self, key: ConnKey) {
-        if let Some(due) = self.table.get(key).and_then(|conn| conn.state.flush_due(&self.limits)) {
+        if let Some(due) = self.table.get(key).and_then(|conn| conn.state.flush_due()) {
             self.arm(key, Some(due));
         }
     }
@@ -124,10 +146,37 @@ impl<S: Side, P: Payload> Link<S, P> {
     pub(crate) fn finish_flush(&mut self, key: ConnKey, failure: Option<Cause>) {
         let Some(conn) = self.table.get_mut(key) else { return };
         let Some(end) = conn.state.flush_end(failure) else { return };
-        if conn.state.answer() {
-            S::answer_close(self, key);
-        }
+        self.answer_close(key);
         self.finish(key, end);
+    }
+
+    /// Agent: answers the CLOSE_REQ that began a flush, unless it is answered.
+    fn answer_close(&mut self, key: ConnKey) {
+        if self.table.get_mut(key).is_some_and(|conn| conn.state.answer()) {
+            self.say_closed(key, String::new());
+        }
+    }
+
+    /// Agent: sends CLOSE_RSP, the last packet of a connection. From here on the peer cannot name the connection.
+    pub(crate) fn say_closed(&mut self, key: ConnKey, error: String) {
+        self.unregister(key);
+        if let Some(id) = self.connect_id(key) {
+            self.send(Packet::CloseRsp { id, error });
+        }
+    }
+
+    /// Server: sends CLOSE_REQ, after the pause behind the last DATA. `within`: how long the link waits for CLOSE_RSP before it proceeds without it.
+    pub(crate) fn request_close(&mut self, now: Time, key: ConnKey, within: Duration) {
+        let Some(conn) = self.table.get_mut(key) else { return };
+        let due = conn.last_sent.after(self.limits.close_pause);
+        if due > now {
+            conn.close_owed = Some(within);
+            return self.arm(key, Some(due));
+        }
+        if let Some(id) = conn.id {
+            self.send(Packet::CloseReq { id });
+        }
+        self.arm(key, Some(now.after(within)));
     }
 
     /// Ends a connection for its local end and forgets it.

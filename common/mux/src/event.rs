@@ -3,7 +3,6 @@
 use std::convert::Infallible;
 
 use crate::packet::{ConnectId, Packet, TraceContext};
-use crate::payload::Payload;
 use crate::table::ConnKey;
 
 /// A packet that carries no payload.
@@ -54,37 +53,6 @@ pub enum SourceEnd {
     Closed,
     /// The source broke.
     Failed(String),
-}
-
-/// DATA packets of one connection, in order.
-#[derive(Debug)]
-pub struct Frames<P> {
-    rest: Option<(ConnectId, P)>,
-    most: usize,
-}
-
-impl<P: Payload> Frames<P> {
-    pub(crate) fn new(id: ConnectId, payload: P, most: usize) -> Self {
-        Frames { rest: Some((id, payload)), most }
-    }
-
-    pub(crate) fn none() -> Self {
-        Frames { rest: None, most: 0 }
-    }
-}
-
-impl<P: Payload> Iterator for Frames<P> {
-    type Item = Packet<P>;
-
-    fn next(&mut self) -> Option<Packet<P>> {
-        let (id, mut rest) = self.rest.take()?;
-        if rest.len() <= self.most {
-            return Some(Packet::Data { id, payload: rest });
-        }
-        let payload = rest.split_to(self.most);
-        self.rest = Some((id, rest));
-        Some(Packet::Data { id, payload })
-    }
 }
 
 /// How the driver must handle a packet that it passed in.

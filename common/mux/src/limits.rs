@@ -2,6 +2,34 @@
 
 use std::time::Duration;
 
+/// The period over which [`Limits::min_drain`] is measured.
+pub(crate) const DRAIN_WINDOW: Duration = Duration::from_secs(2);
+
+/// The agent answers CLOSE_REQ within this time, flushed or not: the Go client gives up after 10 s.
+pub(crate) const MAX_CLOSE_ANSWER: Duration = Duration::from_secs(5);
+
+/// How long the server waits for a CLOSE_RSP before it forgets the connection. Longer than [`MAX_CLOSE_ANSWER`], so that it does not
+/// give up a close that is being answered.
+pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A flush without progress for this long is given up.
+pub(crate) const MAX_FLUSH_STALL: Duration = Duration::from_secs(10);
+
+/// The longest duration of a flush.
+pub(crate) const MAX_FLUSH: Duration = Duration::from_secs(60);
+
+/// How long the unread bytes of a local end that has gone may wait for credit without progress. Longer than an outage that the link
+/// survives.
+pub(crate) const MAX_CREDIT_STALL: Duration = Duration::from_secs(45);
+
+/// How long the agent waits for activity of a frontend whose endpoint sends no more. The server waits as long if the agent has
+/// closed.
+pub(crate) const MAX_IDLE_FRONTEND: Duration = Duration::from_secs(600);
+
+/// How long the server waits for activity of an endpoint whose frontend sends no more, before it asks whether the agent stands still.
+/// A frontend that has closed may look the same.
+pub(crate) const MAX_IDLE_ENDPOINT: Duration = Duration::from_secs(10);
+
 /// The limits of one link. Server and agent both use [`Limits::default`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Limits {
@@ -19,21 +47,8 @@ pub struct Limits {
     /// Control packets that may wait to be sent before the link stops receiving: a peer that sends requests without
     /// reading the answers cannot grow our memory.
     pub outbox: usize,
-    /// The least that a connection that holds up the link must drain, in bytes per [`Limits::drain_window`].
+    /// The least that a connection that holds up the link must drain, in bytes, in 2 s.
     pub min_drain: usize,
-    /// The period over which [`Limits::min_drain`] is measured.
-    pub drain_window: Duration,
-    /// The agent answers CLOSE_REQ within this time, flushed or not: the Go client gives up after 10 s.
-    pub answer_close: Duration,
-    /// A flush without progress for this long is given up.
-    pub flush_stall: Duration,
-    /// The longest duration of a flush.
-    pub flush_max: Duration,
-    /// How long the unread bytes of a local end that has gone may wait for credit without progress. Longer than an
-    /// outage that the link survives.
-    pub credit_stall: Duration,
-    /// How long the server waits for a CLOSE_RSP before it forgets the connection.
-    pub await_close: Duration,
     /// The least time between the last DATA and CLOSE_REQ. Zero for a native agent, which writes what it has received; the
     /// driver sets it for an upstream agent.
     pub close_pause: Duration,
@@ -44,22 +59,11 @@ pub struct Limits {
     /// By how much all of a link's windows together may exceed [`Limits::window_max`] per connection, in bytes. Bounds
     /// the bytes that queue when fast readers stall all at once.
     pub high_bdp_budget: usize,
-    /// How long the server waits for activity of an endpoint whose frontend sends no more, before it asks whether the agent stands
-    /// still. A frontend that has closed may look the same.
-    pub half_closed_server: Duration,
-    /// How long the agent waits for activity of a frontend whose endpoint sends no more. The server waits as long if the
-    /// agent has closed.
-    pub half_closed_agent: Duration,
     /// Bytes of one read from one connection. With a quarter of it, sixteen transfers were a tenth slower and a concurrent
     /// ping no faster, because a ping does not queue behind sources that always have more.
     pub chunk: usize,
-    /// The most bytes in one DATA packet. A byte in 64 KiB costs a quarter of a byte in 16 KiB; 128 KiB gain nothing
-    /// (measured).
-    pub frame: usize,
-    /// How many bytes a link may read only to drop them, in each [`Limits::discard_interval`].
+    /// How many bytes a link may read only to drop them, in 10 ms.
     pub discard_budget: usize,
-    /// The interval of [`Limits::discard_budget`].
-    pub discard_interval: Duration,
     /// The most bytes that one connection discards in one turn.
     pub discard_quantum: usize,
 }
@@ -74,22 +78,12 @@ impl Default for Limits {
             link_budget: 256 << 20,
             outbox: 16_384,
             min_drain: 128 << 10,
-            drain_window: Duration::from_secs(2),
-            answer_close: Duration::from_secs(5),
-            flush_stall: Duration::from_secs(10),
-            flush_max: Duration::from_secs(60),
-            credit_stall: Duration::from_secs(45),
-            await_close: Duration::from_secs(10),
             close_pause: Duration::ZERO,
             window_max: 1 << 20,
             window_high_bdp: 8 << 20,
             high_bdp_budget: 64 << 20,
-            half_closed_server: Duration::from_secs(10),
-            half_closed_agent: Duration::from_secs(600),
             chunk: 128 << 10,
-            frame: 64 << 10,
             discard_budget: 1 << 20,
-            discard_interval: Duration::from_millis(10),
             discard_quantum: 64 << 10,
         }
     }

@@ -19,6 +19,10 @@ use crate::time::Time;
 
 /// One end of an agent stream: [`crate::Server`] or [`crate::Agent`].
 pub trait Side: Sized {
+    /// How long the remaining direction of a half-closed connection may be idle.
+    #[doc(hidden)]
+    const MAX_HALF_CLOSED_IDLE: Duration;
+
     /// Handles a packet from the peer, except DATA, GRANT and FIN, which mean the same at both ends.
     #[doc(hidden)]
     fn handle<P: Payload>(link: &mut Link<Self, P>, now: Time, packet: Packet<P>) -> Disposition;
@@ -27,7 +31,7 @@ pub trait Side: Sized {
     #[doc(hidden)]
     fn close<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey, listens: bool);
 
-    /// The remaining direction of a half-closed connection was idle for [`Side::half_closed`].
+    /// The remaining direction of a half-closed connection was idle for [`Side::MAX_HALF_CLOSED_IDLE`].
     #[doc(hidden)]
     fn idle<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey) {
         Self::close(link, now, key, true);
@@ -45,18 +49,6 @@ pub trait Side: Sized {
     #[doc(hidden)]
     fn answer_to_unknown(id: ConnectId) -> Control;
 
-    /// How long the remaining direction of a half-closed connection may be idle.
-    #[doc(hidden)]
-    fn half_closed(limits: &Limits) -> Duration;
-
-    /// The pause before a CLOSE_REQ has ended. An agent sends none.
-    #[doc(hidden)]
-    fn close_due<P: Payload>(_link: &mut Link<Self, P>, _now: Time, _key: ConnKey, _within: Duration) {}
-
-    /// Answers the CLOSE_REQ that began a flush. A server receives none, so it never owes an answer.
-    #[doc(hidden)]
-    fn answer_close<P: Payload>(_link: &mut Link<Self, P>, _key: ConnKey) {}
-
     /// The stream was lost while this dial was pending.
     #[doc(hidden)]
     fn dial_lost<P: Payload>(link: &mut Link<Self, P>, key: ConnKey);
@@ -70,6 +62,7 @@ pub struct Link<S, P> {
     pub(crate) negotiated: Negotiated,
     pub(crate) table: Table<Conn<P>>,
     pub(crate) by_id: BTreeMap<ConnectId, ConnKey>,
+    /// Dials without an answer.
     pub(crate) dials: BTreeMap<DialId, ConnKey>,
     pub(crate) events: VecDeque<Event>,
     pub(crate) schedule: Schedule,
@@ -77,25 +70,14 @@ pub struct Link<S, P> {
     timers: BTreeSet<(Time, ConnKey)>,
     /// The largest connect id ever used on this link: agents count up from 1.
     pub(crate) last_id: i64,
-    /// Dials without an answer.
-    pub(crate) pending: usize,
     /// The limit to which windows may grow at the measured RTT, in bytes.
     pub(crate) widest: u32,
     pub(crate) lost: bool,
-    /// Memory is short: the link accepts no dial.
-    pub(crate) memory_pressure: bool,
-    /// The link refused a dial because memory is short.
-    pub(crate) refused: bool,
 }
 
 impl<S: Side + Default, P: Payload> Link<S, P> {
-    /// A link without connections, to a peer that speaks the upstream protocol only.
-    pub fn new(limits: Limits) -> Self {
-        Self::with_negotiated(limits, Negotiated::default())
-    }
-
-    /// A link without connections, to a peer with negotiated extensions.
-    pub fn with_negotiated(limits: Limits, negotiated: Negotiated) -> Self {
+    /// A link without connections.
+    pub fn new(limits: Limits, negotiated: Negotiated) -> Self {
         Link {
             side: S::default(),
             widest: limits.window_max,
@@ -109,10 +91,7 @@ impl<S: Side + Default, P: Payload> Link<S, P> {
             memory: Memory::default(),
             timers: BTreeSet::new(),
             last_id: 0,
-            pending: 0,
             lost: false,
-            memory_pressure: false,
-            refused: false,
         }
     }
 }
@@ -134,11 +113,6 @@ impl<S: Side, P: Payload> Link<S, P> {
     /// because a receive buffer, the sum of all, or the answers that the peer does not read have reached their limit.
     pub fn receiving(&self) -> bool {
         !self.lost && !self.memory.is_over_limit(&self.limits) && !self.outbox_full()
-    }
-
-    /// Charged bytes that wait for local ends.
-    pub fn total_queued(&self) -> usize {
-        self.memory.queued()
     }
 
     /// Bytes that wait on this side: the charged bytes for local ends, and the bytes that local ends hold for lack of
@@ -259,15 +233,13 @@ impl<S: Side, P: Payload> Link<S, P> {
             let Some(conn) = self.table.get_mut(key) else { continue };
             conn.timer = None;
             if let Some(within) = conn.close_owed.take() {
-                S::close_due(self, now, key, within);
+                self.request_close(now, key, within);
                 continue;
             }
-            let waiting = !conn.recv().is_empty();
-            let expired = conn.state.expire(now, &self.limits, S::half_closed(&self.limits), waiting);
-            self.expired(now, key, expired);
+            self.expire(now, key);
         }
         if self.schedule.discards.due(&self.limits).is_some_and(|due| due <= now) {
-            self.schedule.discards.refill(now, &self.limits);
+            self.schedule.discards.refill(now);
         }
         let measured = self.memory.end_measure(now);
         if measured {
@@ -283,23 +255,13 @@ impl<S: Side, P: Payload> Link<S, P> {
         self.widest = bdp(rtt, self.limits.window_max, self.limits.window_high_bdp);
     }
 
-    /// Whether memory is too short to accept dials. Holds until the next call.
-    pub fn refuse_dials(&mut self, memory_pressure: bool) {
-        self.memory_pressure = memory_pressure;
-    }
-
-    /// Whether the link has refused a dial for lack of memory since the last call.
-    pub fn take_refused(&mut self) -> bool {
-        std::mem::take(&mut self.refused)
-    }
-
     /// Memory is short: resets the largest connections that drain too slowly until `excess` charged bytes are free; if
     /// `urgent`, also those that drain well. Measures again, by [`Link::poll_timeout`], while bytes are held.
     pub fn shed(&mut self, now: Time, excess: usize, urgent: bool) {
         for key in self.memory.largest_to_shed(&mut self.table, now, &self.limits, excess, urgent) {
             self.break_off(now, key, Cause::Stalled);
         }
-        self.memory.measure_while_held(now, &self.limits);
+        self.memory.begin_measure(now, self.memory.held() > 0);
     }
 
     /// Resets the connections that hold up the link.
@@ -307,7 +269,8 @@ impl<S: Side, P: Payload> Link<S, P> {
         for key in self.memory.slow_readers(&mut self.table, now, &self.limits) {
             self.break_off(now, key, Cause::Stalled);
         }
-        self.memory.begin_measure(now, &self.limits);
+        let over_limit = self.memory.is_over_limit(&self.limits);
+        self.memory.begin_measure(now, over_limit);
     }
 
     // ---- poll_* ----
@@ -385,7 +348,13 @@ impl<S: Side, P: Payload> Link<S, P> {
 
     /// How windows may grow now.
     pub(crate) fn growth(&self) -> Growth {
-        Growth::new(&self.limits, self.widest, self.memory.beyond(), self.memory.queued(), self.by_id.len())
+        Growth {
+            widest: self.widest,
+            base: self.limits.window_max,
+            budget: self.limits.high_bdp_budget.saturating_sub(self.memory.beyond()),
+            spacious: self.memory.queued() <= self.limits.link_budget / 4,
+            connections: self.by_id.len(),
+        }
     }
 
     pub(crate) fn send(&mut self, packet: Control) {

@@ -1,7 +1,7 @@
 //! The memory of a link: the sums over its connections, their limits, and the choice of connections to reset.
 
 use crate::conn::{Conn, Usage};
-use crate::limits::Limits;
+use crate::limits::{DRAIN_WINDOW, Limits};
 use crate::payload::Payload;
 use crate::table::{ConnKey, Table};
 use crate::time::Time;
@@ -52,11 +52,11 @@ impl Memory {
         self.next_measure
     }
 
-    /// Begins to measure if the link is over a limit. Returns false if it is not, or if it measures already.
-    pub(crate) fn begin_measure(&mut self, now: Time, limits: &Limits) -> bool {
-        let begins = self.next_measure.is_none() && self.is_over_limit(limits);
+    /// Begins to measure if that is `needed`. Returns false if it is not, or if the link measures already.
+    pub(crate) fn begin_measure(&mut self, now: Time, needed: bool) -> bool {
+        let begins = needed && self.next_measure.is_none();
         if begins {
-            self.next_measure = Some(now.after(limits.drain_window));
+            self.next_measure = Some(now.after(DRAIN_WINDOW));
         }
         begins
     }
@@ -126,12 +126,5 @@ impl Memory {
             reset
         });
         waiting.into_iter().map(|(_, key)| key).collect()
-    }
-
-    /// Measures again while bytes are held.
-    pub(crate) fn measure_while_held(&mut self, now: Time, limits: &Limits) {
-        if self.held() > 0 && self.next_measure.is_none() {
-            self.next_measure = Some(now.after(limits.drain_window));
-        }
     }
 }

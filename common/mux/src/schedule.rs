@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use crate::conn::{Conn, List, Turn};
+use crate::conn::Conn;
 use crate::discard::Discards;
 use crate::event::{Control, Transmit};
 use crate::limits::Limits;
@@ -79,11 +79,13 @@ impl Schedule {
 
     /// A source may have bytes. `fresh`: it has just become readable.
     pub(crate) fn enlist<P: Payload>(&mut self, key: ConnKey, conn: &mut Conn<P>, fresh: bool) {
-        match conn.enlist() {
-            Some(List::Reads) if fresh => self.fresh.push_back(key),
-            Some(List::Reads) => self.busy.push_back(key),
-            Some(List::Discards) => self.discards.push(key),
-            None => {}
+        if !conn.enlist() {
+            return;
+        }
+        match conn.is_open() {
+            true if fresh => self.fresh.push_back(key),
+            true => self.busy.push_back(key),
+            false => self.discards.push(key),
         }
     }
 
@@ -201,10 +203,10 @@ impl Schedule {
         budget: usize,
     ) -> Option<Transmit> {
         while let Some(key) = self.pop_source() {
-            match table.get_mut(key).map_or(Turn::None, Conn::turn) {
-                Turn::None => {}
-                Turn::NoCredit => return Some(Transmit::NoCredit { key }),
-                Turn::Read(room) => {
+            match table.get_mut(key).and_then(Conn::turn) {
+                None => {}
+                Some(0) => return Some(Transmit::NoCredit { key }),
+                Some(room) => {
                     return Some(Transmit::Read { key, max: budget.min(limits.chunk).min(room) });
                 }
             }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::conn::{Conn, Phase};
 use crate::event::{Cause, CloseReason, Control, DialError, Disposition, Dropped, Event};
-use crate::limits::Limits;
+use crate::limits::{CLOSE_TIMEOUT, MAX_CLOSE_ANSWER, MAX_IDLE_ENDPOINT};
 use crate::link::{Link, Side};
 use crate::packet::{ConnectId, DialId, Packet, TraceContext};
 use crate::payload::Payload;
@@ -35,49 +35,28 @@ fn probe_id(servers: u32) -> ConnectId {
     ConnectId(!i64::from(servers))
 }
 
-/// The link has reached its limit of dials or connections.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("too many dials or connections on this agent stream")]
-pub struct Full;
-
 impl<P: Payload> Link<Server, P> {
-    /// Dials through the agent. Ends in exactly one [`Event::Opened`] or [`Event::DialFailed`], unless the caller calls
+    /// Dials through the agent, which gets the trace context. Ends in exactly one [`Event::Opened`] or [`Event::DialFailed`], unless the caller calls
     /// [`Link::abandon`].
-    ///
-    /// # Errors
-    /// [`Full`] at the limit of dials or connections, and while the stream accepts so little that the outbox is full.
-    pub fn dial(&mut self, protocol: &str, address: &str) -> Result<ConnKey, Full> {
-        self.dial_traced(protocol, address, None)
-    }
-
-    /// The same, with a trace context for the agent.
-    ///
-    /// # Errors
-    /// Those of [`Link::dial`].
-    pub fn dial_traced(
-        &mut self,
-        protocol: &str,
-        address: &str,
-        trace: Option<TraceContext>,
-    ) -> Result<ConnKey, Full> {
+    /// None at the limit of dials or connections, and while the stream accepts so little that the outbox is full.
+    pub fn dial(&mut self, protocol: &str, address: &str, trace: Option<TraceContext>) -> Option<ConnKey> {
         if self.table.len() >= self.limits.connections
-            || self.pending >= self.limits.pending_dials
+            || self.dials.len() >= self.limits.pending_dials
             || self.outbox_full()
         {
-            return Err(Full);
+            return None;
         }
         self.side.last_dial += 1;
         let random = DialId(self.side.last_dial);
         let target = (protocol.to_owned(), address.to_owned(), trace);
         let key = self.table.insert(Conn::dialing(random, Some(target)));
-        self.pending += 1;
         self.dials.insert(random, key);
         if self.schedule.is_shutdown() {
             self.fail_dial(key, DialError::LinkLost);
         } else {
             self.schedule.send_dial(key);
         }
-        Ok(key)
+        Some(key)
     }
 
     /// The caller no longer needs the dial or the connection. The key is dead; no event follows.
@@ -95,7 +74,6 @@ impl<P: Payload> Link<Server, P> {
         let random = conn.random;
         match conn.phase() {
             Phase::Dialing { sent } => {
-                self.pending -= 1;
                 self.remove(key);
                 if sent {
                     self.side.canceled += 1;
@@ -103,7 +81,7 @@ impl<P: Payload> Link<Server, P> {
                 }
             }
             Phase::Open => {
-                self.request_close(now, key, self.limits.await_close);
+                self.request_close(now, key, CLOSE_TIMEOUT);
                 self.retire(key);
             }
             Phase::Closing { .. } => self.retire(key),
@@ -124,22 +102,7 @@ impl<P: Payload> Link<Server, P> {
         true
     }
 
-    /// `within`: how long the link waits for CLOSE_RSP before it proceeds without it.
-    fn request_close(&mut self, now: Time, key: ConnKey, within: Duration) {
-        let Some(conn) = self.table.get_mut(key) else { return };
-        let due = conn.last_sent.after(self.limits.close_pause);
-        if due > now {
-            conn.close_owed = Some(within);
-            return self.arm(key, Some(due));
-        }
-        if let Some(id) = conn.id {
-            self.send(Packet::CloseReq { id });
-        }
-        self.arm(key, Some(now.after(within)));
-    }
-
     fn fail_dial(&mut self, key: ConnKey, error: DialError) {
-        self.pending -= 1;
         self.remove(key);
         self.events.push_back(Event::DialFailed { key, error });
     }
@@ -205,7 +168,6 @@ impl<P: Payload> Link<Server, P> {
 
     fn open(&mut self, key: ConnKey, id: ConnectId) {
         self.register(key, id);
-        self.pending -= 1;
         self.events.push_back(Event::Opened { key, id });
     }
 
@@ -234,6 +196,8 @@ impl<P: Payload> Link<Server, P> {
 }
 
 impl Side for Server {
+    const MAX_HALF_CLOSED_IDLE: Duration = MAX_IDLE_ENDPOINT;
+
     fn handle<P: Payload>(link: &mut Link<Self, P>, now: Time, packet: Packet<P>) -> Disposition {
         match packet {
             Packet::DialRsp { random, outcome } => link.handle_dial_response(random, outcome),
@@ -254,17 +218,12 @@ impl Side for Server {
     }
 
     fn close<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey, listens: bool) {
-        let Limits { await_close, answer_close, .. } = link.limits;
-        link.request_close(now, key, if listens { await_close } else { answer_close });
+        link.request_close(now, key, if listens { CLOSE_TIMEOUT } else { MAX_CLOSE_ANSWER });
         link.change(key, |conn| conn.close(listens));
     }
 
-    fn close_due<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey, within: Duration) {
-        link.request_close(now, key, within);
-    }
-
     fn hang_up<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey, cause: Cause) {
-        link.request_close(now, key, link.limits.await_close);
+        link.request_close(now, key, CLOSE_TIMEOUT);
         link.notify(key, CloseReason::Broken(cause));
     }
 
@@ -277,7 +236,7 @@ impl Side for Server {
             Some(probed) if link.side.answered >= Some(probed) => Self::close(link, now, key, true),
             Some(_) => {
                 conn.state.restart_idle_wait(now);
-                link.arm(key, Some(now.after(link.limits.half_closed_server)));
+                link.arm(key, Some(now.after(MAX_IDLE_ENDPOINT)));
             }
             None => {
                 link.events.push_back(Event::ProbeWanted);
@@ -288,10 +247,6 @@ impl Side for Server {
 
     fn answer_to_unknown(id: ConnectId) -> Control {
         Packet::CloseReq { id }
-    }
-
-    fn half_closed(limits: &Limits) -> Duration {
-        limits.half_closed_server
     }
 
     fn dial_lost<P: Payload>(link: &mut Link<Self, P>, key: ConnKey) {

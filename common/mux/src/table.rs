@@ -125,14 +125,9 @@ impl<T> Table<T> {
         }
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (ConnKey, &T)> {
-        self.slots.iter().zip(0u32..).filter_map(|(slot, index)| {
-            slot.value.as_ref().map(|value| (ConnKey { index, generation: slot.generation }, value))
-        })
-    }
-
     pub(crate) fn keys(&self) -> Vec<ConnKey> {
-        self.iter().map(|(key, _)| key).collect()
+        let live = self.slots.iter().zip(0u32..).filter(|(slot, _)| slot.value.is_some());
+        live.map(|(slot, index)| ConnKey { index, generation: slot.generation }).collect()
     }
 }
 

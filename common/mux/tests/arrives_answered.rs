@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use mux::{
     Agent, Cause, CloseReason, ConnKey, ConnectId, Control, DialError, DialId, Disposition, Dropped, Event,
-    Fill, Limits, Packet, Server, Side, SourceEnd, Time, Transmit,
+    Fill, Limits, Negotiated, Packet, Server, Side, SourceEnd, Time, Transmit,
 };
 
 use queue::{Lengths, queued};
@@ -38,11 +38,11 @@ fn events<S: Side>(link: &mut Lengths<S>) -> Vec<Event> {
 }
 
 fn server() -> Lengths<Server> {
-    Lengths::new(Limits::default())
+    Lengths::new(Limits::default(), Negotiated::default())
 }
 
 fn agent() -> Lengths<Agent> {
-    Lengths::new(Limits::default())
+    Lengths::new(Limits::default(), Negotiated::default())
 }
 
 const ID: ConnectId = ConnectId(7);
@@ -65,7 +65,7 @@ fn dialing() -> (Lengths<Server>, ConnKey) {
 }
 
 fn dial(mut link: Lengths<Server>) -> (Lengths<Server>, ConnKey) {
-    let key = link.dial("tcp", "10.0.0.1:80").unwrap();
+    let key = link.dial("tcp", "10.0.0.1:80", None).unwrap();
     let sent = controls(&mut link);
     let request = Packet::DialReq {
         random: DialId(1),
@@ -83,7 +83,7 @@ fn open_at_server() -> (Lengths<Server>, ConnKey) {
 }
 
 fn upstream_agent() -> Lengths<Server> {
-    Lengths::new(Limits { close_pause: Duration::from_secs(5), ..Limits::default() })
+    Lengths::new(Limits { close_pause: Duration::from_secs(5), ..Limits::default() }, Negotiated::default())
 }
 
 fn open_at(link: Lengths<Server>) -> (Lengths<Server>, ConnKey) {
@@ -113,7 +113,7 @@ const ONE: ConnectId = ConnectId(1);
 fn dial_ids_are_unique_on_a_link() {
     let mut link = server();
     for expected in 1..=3 {
-        link.dial("tcp", "a:1").unwrap();
+        link.dial("tcp", "a:1", None).unwrap();
         let sent = controls(&mut link);
         assert!(matches!(&sent[..], [Packet::DialReq { random, .. }] if random.0 == expected), "{sent:?}");
     }
@@ -168,7 +168,7 @@ fn an_agents_dial_cls_ends_the_dial_that_it_names() {
 #[test]
 fn a_dial_that_was_not_sent_yet_cannot_be_answered() {
     let mut link = server();
-    link.dial("tcp", "a:1").unwrap();
+    link.dial("tcp", "a:1", None).unwrap();
     assert_eq!(link.handle_packet(T0, dial_rsp(1, Ok(ID))), Disposition::Dropped(Dropped::UnknownDial));
     assert_eq!(events(&mut link), []);
 }
@@ -184,7 +184,7 @@ fn replayed_answer_has_no_effect() {
 fn an_answer_that_names_a_living_connection_or_no_number_fails_the_dial_alone() {
     for id in [ID, ConnectId(0), ConnectId(-1)] {
         let (mut link, _) = open_at_server();
-        let second = link.dial("tcp", "b:1").unwrap();
+        let second = link.dial("tcp", "b:1", None).unwrap();
         controls(&mut link);
         assert_eq!(link.handle_packet(T0, dial_rsp(2, Ok(id))), Disposition::Dropped(Dropped::BadConnectId));
         assert_eq!(events(&mut link), [Event::DialFailed { key: second, error: DialError::BadAnswer }]);
@@ -195,7 +195,7 @@ fn an_answer_that_names_a_living_connection_or_no_number_fails_the_dial_alone() 
 #[test]
 fn abandoned_dial_is_canceled_at_the_agent_only_if_it_was_sent() {
     let mut link = server();
-    let key = link.dial("tcp", "a:1").unwrap();
+    let key = link.dial("tcp", "a:1", None).unwrap();
     link.abandon(T0, key);
     assert_eq!(controls(&mut link), []);
     let (mut link, key) = dialing();
@@ -208,16 +208,16 @@ fn abandoned_dial_is_canceled_at_the_agent_only_if_it_was_sent() {
 #[test]
 fn dials_and_connections_are_bounded() {
     let mut link: Lengths<Server> =
-        Lengths::new(Limits { pending_dials: 2, connections: 3, ..Limits::default() });
-    link.dial("tcp", "a:1").unwrap();
-    link.dial("tcp", "a:1").unwrap();
-    assert!(link.dial("tcp", "a:1").is_err(), "pending dials");
+        Lengths::new(Limits { pending_dials: 2, connections: 3, ..Limits::default() }, Negotiated::default());
+    link.dial("tcp", "a:1", None).unwrap();
+    link.dial("tcp", "a:1", None).unwrap();
+    assert!(link.dial("tcp", "a:1", None).is_none(), "pending dials");
     controls(&mut link);
     for n in [1, 2] {
         link.handle_packet(T0, dial_rsp(n, Ok(ConnectId(n))));
     }
-    link.dial("tcp", "a:1").unwrap();
-    assert!(link.dial("tcp", "a:1").is_err(), "connections");
+    link.dial("tcp", "a:1", None).unwrap();
+    assert!(link.dial("tcp", "a:1", None).is_none(), "connections");
 }
 
 // ---- the server: connections ----
@@ -385,7 +385,7 @@ fn lost_stream_does_not_wait_for_a_frontend_that_pauses() {
 #[test]
 fn broken_frontend_ends_at_once_and_its_number_stays_reserved() {
     let (mut link, key) = open_at_server();
-    link.local_failed(T0, key, "reset".into());
+    link.end_source(T0, key, SourceEnd::Failed("reset".into()));
     assert_eq!(controls(&mut link), [Packet::CloseReq { id: ID }]);
     let cause = Cause::Local("reset".into());
     assert_eq!(events(&mut link), [Event::Ended { key, end: CloseReason::Broken(cause) }]);
@@ -401,10 +401,10 @@ fn a_local_end_that_takes_no_more_is_still_read_to_its_end() {
     let (mut link, key) = open_at_server();
     queued(&mut link, T0, key, 9_000);
     link.write_failed(T0, key, "broken pipe".into());
-    assert_eq!((events(&mut link), controls(&mut link), link.total_queued()), (vec![], vec![], 0));
+    assert_eq!((events(&mut link), controls(&mut link), link.total_held()), (vec![], vec![], 0));
     assert_eq!(link.handle_packet(T0, data(ID)), Disposition::Late);
     assert_eq!(link.poll_transmit(T0, 100), Some(Transmit::Read { key, max: 100 }), "what it sent before");
-    link.push(T0, key, 100);
+    drop(link.push(T0, key, 100));
     assert!(link.poll_transmit(T0, 100).is_some());
     link.end_source(T0, key, SourceEnd::Closed);
     assert_eq!(controls(&mut link), [Packet::CloseReq { id: ID }]);
@@ -593,7 +593,8 @@ fn dial_id_in_use_is_not_dialed_again() {
 
 #[test]
 fn a_full_agent_says_so_in_words_that_servers_map_to_503() {
-    let mut link: Lengths<Agent> = Lengths::new(Limits { pending_dials: 1, ..Limits::default() });
+    let mut link: Lengths<Agent> =
+        Lengths::new(Limits { pending_dials: 1, ..Limits::default() }, Negotiated::default());
     for random in [1, 2] {
         let random = DialId(random);
         link.handle_packet(
@@ -668,7 +669,7 @@ fn flushing_connection_discards_its_source_even_if_the_stream_is_full() {
     queued(&mut link, T0, key, 600);
     link.handle_packet(T0, Packet::CloseReq { id: ONE });
     assert_eq!(link.poll_transmit(T0, 0), Some(Transmit::Discard { key, max: QUANTUM }));
-    link.push(T0, key, 100);
+    drop(link.push(T0, key, 100));
     assert_eq!(link.poll_transmit(T0, 0), Some(Transmit::Discard { key, max: QUANTUM }));
     assert_eq!(link.poll_transmit(T0, 0), None);
     link.readable(key);
@@ -696,9 +697,8 @@ fn unknown_numbers_at_the_agent_are_answered_by_gos_words() {
 }
 
 #[test]
-fn drain_is_sent_once_and_dials_are_still_served() {
+fn dials_are_served_after_a_drain() {
     let mut link = agent();
-    link.drain();
     link.drain();
     assert_eq!(controls(&mut link), [Packet::Drain]);
     link.handle_packet(
@@ -713,7 +713,7 @@ fn drain_is_sent_once_and_dials_are_still_served() {
 #[test]
 fn sources_take_turns_and_read_no_more_than_the_budget() {
     let (mut link, first) = open_at_server();
-    let second = link.dial("tcp", "b:1").unwrap();
+    let second = link.dial("tcp", "b:1", None).unwrap();
     controls(&mut link);
     link.handle_packet(T0, dial_rsp(2, Ok(ConnectId(8))));
     link.readable(first);
@@ -721,7 +721,7 @@ fn sources_take_turns_and_read_no_more_than_the_budget() {
     link.readable(second);
     assert_eq!(link.poll_transmit(T0, 0), None, "no budget, no read");
     assert_eq!(link.poll_transmit(T0, 500), Some(Transmit::Read { key: first, max: 500 }));
-    link.push(T0, first, 500);
+    drop(link.push(T0, first, 500));
     assert!(matches!(link.poll_transmit(T0, 9), Some(Transmit::Read { key, .. }) if key == second));
     assert!(matches!(link.poll_transmit(T0, 9), Some(Transmit::Read { key, .. }) if key == first));
     assert_eq!(link.poll_transmit(T0, 9), None);
@@ -730,7 +730,7 @@ fn sources_take_turns_and_read_no_more_than_the_budget() {
 #[test]
 fn a_long_read_is_sent_in_several_packets() {
     let (mut link, key) = open_at_server();
-    let frame = Limits::default().frame;
+    let frame = 64 << 10;
     for (read, packets) in [(1, vec![1]), (frame, vec![frame]), (2 * frame + 1, vec![frame, frame, 1])] {
         let sent: Vec<_> = link.push(T0, key, read).collect();
         let data = |payload: &usize| Packet::Data { id: ID, payload: *payload };
@@ -741,7 +741,7 @@ fn a_long_read_is_sent_in_several_packets() {
 #[test]
 fn losing_the_stream_ends_dials_and_connections_once_and_leaves_flushes() {
     let (mut link, open) = open_at_server();
-    let dial = link.dial("tcp", "b:1").unwrap();
+    let dial = link.dial("tcp", "b:1", None).unwrap();
     link.stream_lost(T0);
     link.stream_lost(T0);
     let mut told = events(&mut link);
@@ -771,7 +771,7 @@ fn losing_the_stream_ends_dials_and_connections_once_and_leaves_flushes() {
 fn a_dial_after_the_loss_fails() {
     let mut link = server();
     link.stream_lost(T0);
-    let key = link.dial("tcp", "a:1").unwrap();
+    let key = link.dial("tcp", "a:1", None).unwrap();
     assert_eq!(events(&mut link), [Event::DialFailed { key, error: DialError::LinkLost }]);
     assert!(link.is_empty());
 }
@@ -792,16 +792,16 @@ fn a_queue_above_the_hard_cap_stops_receiving_and_a_slow_one_is_reset() {
     assert_eq!(events(&mut link), [Event::Ended { key, end: CloseReason::Broken(Cause::Stalled) }]);
     assert_eq!(controls(&mut link), [Packet::CloseReq { id: ID }]);
     assert!(link.receiving());
-    assert_eq!(link.total_queued(), 0);
+    assert_eq!(link.total_held(), 0);
 }
 
 #[test]
 fn all_that_stall_above_the_soft_cap_go_with_the_one_that_holds_up_the_link() {
     let limits = Limits { soft_cap: 100, hard_cap: 1_000, ..Limits::default() };
-    let mut link: Lengths<Server> = Lengths::new(limits);
+    let mut link: Lengths<Server> = Lengths::new(limits, Negotiated::default());
     let keys: Vec<ConnKey> = (1..=3)
         .map(|n| {
-            let key = link.dial("tcp", "a:1").unwrap();
+            let key = link.dial("tcp", "a:1", None).unwrap();
             controls(&mut link);
             link.handle_packet(T0, dial_rsp(n, Ok(ConnectId(n))));
             key
@@ -815,7 +815,7 @@ fn all_that_stall_above_the_soft_cap_go_with_the_one_that_holds_up_the_link() {
     let stalled = |key| Event::Ended { key, end: CloseReason::Broken(Cause::Stalled) };
     assert_eq!(events(&mut link), [stalled(keys[0]), stalled(keys[1])]);
     assert!(link.receiving());
-    assert_eq!(link.total_queued(), 100);
+    assert_eq!(link.total_held(), 100);
 }
 
 #[test]
@@ -835,10 +835,10 @@ fn a_queue_that_drains_fast_enough_is_left_alone() {
 #[test]
 fn when_only_the_sum_is_too_much_the_largest_slow_queue_goes_first() {
     let limits = Limits { soft_cap: 10, hard_cap: 1_000, link_budget: 1_000, ..Limits::default() };
-    let mut link: Lengths<Server> = Lengths::new(limits);
+    let mut link: Lengths<Server> = Lengths::new(limits, Negotiated::default());
     let keys: Vec<ConnKey> = (1..=3)
         .map(|n| {
-            let key = link.dial("tcp", "a:1").unwrap();
+            let key = link.dial("tcp", "a:1", None).unwrap();
             controls(&mut link);
             link.handle_packet(T0, dial_rsp(n, Ok(ConnectId(n))));
             key
@@ -856,7 +856,8 @@ fn when_only_the_sum_is_too_much_the_largest_slow_queue_goes_first() {
 
 #[test]
 fn peer_that_does_not_read_answers_is_not_received() {
-    let mut link: Lengths<Agent> = Lengths::new(Limits { outbox: 3, ..Limits::default() });
+    let mut link: Lengths<Agent> =
+        Lengths::new(Limits { outbox: 3, ..Limits::default() }, Negotiated::default());
     for n in 1..=3 {
         assert!(link.receiving());
         link.handle_packet(T0, data(ConnectId(n)));
@@ -889,7 +890,7 @@ fn the_number_of_an_abandoned_connection_is_kept_until_the_agents_last_word() {
     assert_eq!(controls(&mut link), [Packet::CloseReq { id: ID }]);
     assert_eq!(link.handle_packet(T0, data(ID)), Disposition::Late);
     assert_eq!(controls(&mut link), [], "asked once");
-    let second = link.dial("tcp", "b:1").unwrap();
+    let second = link.dial("tcp", "b:1", None).unwrap();
     controls(&mut link);
     link.handle_packet(T0, dial_rsp(2, Ok(ID)));
     assert_eq!(events(&mut link), [Event::DialFailed { key: second, error: DialError::BadAnswer }]);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mux::{
     Agent, Cause, CloseReason, ConnKey, ConnectId, DialError, DialId, Disposition, Dropped, Event, Limits,
-    Packet, Server, Side, SourceEnd, Time, Transmit,
+    Negotiated, Packet, Server, Side, SourceEnd, Time, Transmit,
 };
 
 use queue::{Lengths, queued};
@@ -26,10 +26,10 @@ fn events<S: Side>(link: &mut Lengths<S>) -> Vec<Event> {
 
 /// A server's link with open connections 1 to `count`, and nothing to send.
 fn server(limits: Limits, count: i64) -> (Lengths<Server>, Vec<ConnKey>) {
-    let mut link: Lengths<Server> = Lengths::new(limits);
+    let mut link: Lengths<Server> = Lengths::new(limits, Negotiated::default());
     let keys = (1..=count)
         .map(|n| {
-            let key = link.dial("tcp", "a:1").expect("the link is not full");
+            let key = link.dial("tcp", "a:1", None).expect("the link is not full");
             assert!(link.poll_transmit(T0, 1).is_some());
             link.handle_packet(T0, Packet::DialRsp { random: DialId(n), outcome: Ok(ConnectId(n)) });
             key
@@ -41,7 +41,7 @@ fn server(limits: Limits, count: i64) -> (Lengths<Server>, Vec<ConnKey>) {
 
 /// An agent's link with open connections 1 to `count`, and nothing to send.
 fn agent(limits: Limits, count: i64) -> (Lengths<Agent>, Vec<ConnKey>) {
-    let mut link: Lengths<Agent> = Lengths::new(limits);
+    let mut link: Lengths<Agent> = Lengths::new(limits, Negotiated::default());
     let keys = (1..=count)
         .map(|n| {
             dial(&mut link, n);
@@ -115,11 +115,11 @@ fn discarded_source_that_never_blocks_does_not_starve_others() {
         match link.poll_transmit(T0, 100) {
             Some(Transmit::Discard { key, .. }) => {
                 discarded += 1;
-                link.push(T0, key, 100);
+                drop(link.push(T0, key, 100));
             }
             Some(Transmit::Read { key, .. }) => {
                 read += 1;
-                link.push(T0, key, 100);
+                drop(link.push(T0, key, 100));
             }
             other => panic!("{other:?}"),
         }
@@ -148,8 +148,10 @@ fn control_packets_wait_while_the_stream_takes_nothing() {
 /// A Go agent whose only reader is blocked by an endpoint has not read our CLOSE_REQ, and keeps sending DATA.
 #[test]
 fn unknown_data_is_answered_once_until_the_answer_is_sent() {
-    let mut server: Lengths<Server> = Lengths::new(Limits { outbox: 3, ..Limits::default() });
-    let mut agent: Lengths<Agent> = Lengths::new(Limits { outbox: 3, ..Limits::default() });
+    let mut server: Lengths<Server> =
+        Lengths::new(Limits { outbox: 3, ..Limits::default() }, Negotiated::default());
+    let mut agent: Lengths<Agent> =
+        Lengths::new(Limits { outbox: 3, ..Limits::default() }, Negotiated::default());
     for _ in 0..100 {
         for id in [ConnectId(7), ConnectId(8)] {
             let unknown = Disposition::Dropped(Dropped::UnknownConnection);
@@ -172,18 +174,19 @@ fn unknown_data_is_answered_once_until_the_answer_is_sent() {
 
 #[test]
 fn dials_that_come_and_go_while_the_stream_takes_nothing_do_not_pile_up() {
-    let mut link: Lengths<Server> = Lengths::new(Limits { outbox: 10, ..Limits::default() });
+    let mut link: Lengths<Server> =
+        Lengths::new(Limits { outbox: 10, ..Limits::default() }, Negotiated::default());
     for _ in 0..10_000 {
-        let key = link.dial("tcp", "a:1").expect("one that has gone takes nobody's place");
+        let key = link.dial("tcp", "a:1", None).expect("one that has gone takes nobody's place");
         link.abandon(T0, key);
         assert!(link.receiving());
     }
     assert!(format!("{link:?}").len() < 20_000, "nor memory");
     assert_eq!(link.poll_transmit(T0, 1), None, "none of them is wanted any more");
     for _ in 0..10 {
-        link.dial("tcp", "a:1").expect("room");
+        link.dial("tcp", "a:1", None).expect("room");
     }
-    assert!(link.dial("tcp", "a:1").is_err(), "these ten are");
+    assert!(link.dial("tcp", "a:1", None).is_none(), "these ten are");
 }
 
 #[test]
@@ -193,7 +196,7 @@ fn dials_that_come_and_go_behind_many_answers_do_not_pile_up_either() {
         link.handle_packet(T0, Packet::Data { id: ConnectId(n), payload: 1 });
     }
     for _ in 0..2_000 {
-        let key = link.dial("tcp", "a:1").expect("one that has gone takes nobody's place");
+        let key = link.dial("tcp", "a:1", None).expect("one that has gone takes nobody's place");
         link.abandon(T0, key);
     }
     let places = format!("{link:?}").matches("Dial(").count();
@@ -203,7 +206,8 @@ fn dials_that_come_and_go_behind_many_answers_do_not_pile_up_either() {
 
 #[test]
 fn blocked_stream_is_read_to_its_end() {
-    let mut link: Lengths<Server> = Lengths::new(Limits { outbox: 3, ..Limits::default() });
+    let mut link: Lengths<Server> =
+        Lengths::new(Limits { outbox: 3, ..Limits::default() }, Negotiated::default());
     for n in 1..=3 {
         link.handle_packet(T0, Packet::Data { id: ConnectId(n), payload: 1 });
     }
@@ -212,7 +216,7 @@ fn blocked_stream_is_read_to_its_end() {
     assert!(link.receiving(), "the stream's end is behind what has not been read");
     link.handle_packet(T0, Packet::Data { id: ConnectId(4), payload: 1 });
     assert_eq!(link.poll_transmit(T0, 1), None);
-    let key = link.dial("tcp", "a:1").expect("answered at once");
+    let key = link.dial("tcp", "a:1", None).expect("answered at once");
     assert_eq!(events(&mut link), [Event::DialFailed { key, error: DialError::LinkLost }]);
     link.stream_lost(T0);
     assert!(link.is_empty());
@@ -249,13 +253,13 @@ fn close_is_answered_in_five_seconds_and_the_number_stays_known() {
 #[test]
 fn reports_about_an_ended_connection_are_ignored() {
     let (mut link, keys) = server(Limits::default(), 3);
-    link.local_failed(T0, keys[0], "reset".into());
+    link.end_source(T0, keys[0], SourceEnd::Failed("reset".into()));
     link.abandon(T0, keys[1]);
     link.end_source(T0, keys[2], SourceEnd::Closed);
     for key in keys {
         assert!(link.recv(key).is_none_or(mux::Buffer::is_empty));
         link.advance(T0, key, Limits::default().hard_cap + 1);
-        assert_eq!(link.total_queued(), 0);
+        assert_eq!(link.total_held(), 0);
         assert!(link.receiving());
     }
     assert_eq!(link.poll_timeout(), Some(at(5)), "the close's, no measure");
@@ -263,10 +267,10 @@ fn reports_about_an_ended_connection_are_ignored() {
 
 #[test]
 fn no_event_follows_an_abandon_not_even_one_that_was_due() {
-    let mut link: Lengths<Server> = Lengths::new(Limits::default());
+    let mut link: Lengths<Server> = Lengths::new(Limits::default(), Negotiated::default());
     let keys: Vec<ConnKey> = (1..=3)
         .map(|n| {
-            let key = link.dial("tcp", "a:1").unwrap();
+            let key = link.dial("tcp", "a:1", None).unwrap();
             link.poll_transmit(T0, 1);
             let outcome = if n == 2 { Err("no".to_owned()) } else { Ok(ConnectId(n)) };
             link.handle_packet(T0, Packet::DialRsp { random: DialId(n), outcome });
@@ -284,7 +288,7 @@ fn closed_connections_leave_no_ring_entries_while_the_stream_is_blocked() {
     link.readable(stays[0]);
     link.readable(stays[1]);
     assert!(matches!(link.poll_transmit(T0, 1), Some(Transmit::Read { .. })));
-    link.push(T0, stays[0], 1);
+    drop(link.push(T0, stays[0], 1));
     let mut sizes = Vec::new();
     for n in 3..=2_000 {
         dial(&mut link, n);
@@ -320,10 +324,11 @@ fn an_unasked_answer_with_an_impossible_number_is_not_closed() {
 
 #[test]
 fn no_end_of_a_dial_leaves_it_counted_at_the_server() {
-    let mut link: Lengths<Server> = Lengths::new(Limits { pending_dials: 1, ..Limits::default() });
+    let mut link: Lengths<Server> =
+        Lengths::new(Limits { pending_dials: 1, ..Limits::default() }, Negotiated::default());
     for n in 1..=50 {
-        let key = link.dial("tcp", "a:1").expect("the one before is over");
-        assert!(link.dial("tcp", "a:1").is_err(), "this one counts");
+        let key = link.dial("tcp", "a:1", None).expect("the one before is over");
+        assert!(link.dial("tcp", "a:1", None).is_none(), "this one counts");
         assert!(link.poll_transmit(T0, 1).is_some());
         match n % 5 {
             0 => answer(&mut link, n, Err("no".into())),
@@ -344,7 +349,8 @@ fn answer(link: &mut Lengths<Server>, random: i64, outcome: Result<ConnectId, St
 
 #[test]
 fn no_end_of_a_dial_leaves_it_counted_at_the_agent() {
-    let mut link: Lengths<Agent> = Lengths::new(Limits { pending_dials: 1, ..Limits::default() });
+    let mut link: Lengths<Agent> =
+        Lengths::new(Limits { pending_dials: 1, ..Limits::default() }, Negotiated::default());
     for n in 1..=30 {
         dial(&mut link, n);
         let [Event::Dial { key, .. }] = events(&mut link)[..] else { panic!("the one before is over") };
@@ -441,7 +447,7 @@ fn wake_up_during_a_read_adds_one_ring_entry() {
     link.readable(keys[0]);
     assert!(matches!(link.poll_transmit(T0, 9), Some(Transmit::Read { .. })));
     link.readable(keys[0]);
-    link.push(T0, keys[0], 1);
+    drop(link.push(T0, keys[0], 1));
     assert!(matches!(link.poll_transmit(T0, 9), Some(Transmit::Read { .. })));
     assert_eq!(link.poll_transmit(T0, 9), None);
 }
@@ -475,8 +481,8 @@ fn open_dials_and_connections_are_counted() {
 
 #[test]
 fn a_source_is_asked_only_while_its_connection_is_open_or_flushes() {
-    let mut link: Lengths<Server> = Lengths::new(Limits::default());
-    let key = link.dial("tcp", "a:1").unwrap();
+    let mut link: Lengths<Server> = Lengths::new(Limits::default(), Negotiated::default());
+    let key = link.dial("tcp", "a:1", None).unwrap();
     link.readable(key);
     assert!(matches!(link.poll_transmit(T0, 1), Some(Transmit::Control(_))));
     assert_eq!(link.poll_transmit(T0, 1), None, "while it is dialed");
@@ -569,7 +575,7 @@ fn flush_discards_no_more_than_the_budget_of_each_interval() {
     queued(&mut link, T0, keys[0], 600);
     link.handle_packet(T0, Packet::CloseReq { id: ConnectId(1) });
     let discard = Some(Transmit::Discard { key: keys[0], max: QUANTUM });
-    let interval = Limits::default().discard_interval;
+    let interval = Duration::from_millis(10);
     for start in [T0, T0.after(interval)] {
         for _ in 0..Limits::default().discard_budget / QUANTUM {
             assert_eq!(link.poll_transmit(start, 0), discard);
@@ -586,7 +592,7 @@ fn flush_discards_no_more_than_the_budget_of_each_interval() {
 fn local_end_that_lingers_is_called_once_there_is_budget() {
     let (mut link, keys) = server(Limits::default(), 2);
     for key in &keys {
-        link.local_failed(T0, *key, "reset".into());
+        link.end_source(T0, *key, SourceEnd::Failed("reset".into()));
     }
     while link.poll_transmit(T0, 1).is_some() {}
     assert_eq!(link.discard_allowance(T0), QUANTUM);
@@ -597,7 +603,7 @@ fn local_end_that_lingers_is_called_once_there_is_budget() {
     link.linger(keys[1]);
     link.release(keys[1]);
     assert_eq!(link.poll_transmit(T0, 0), None);
-    let due = Time::from_start(Limits::default().discard_interval);
+    let due = Time::from_start(Duration::from_millis(10));
     assert_eq!(link.poll_timeout(), Some(due));
     link.handle_timeout(due);
     assert_eq!(link.poll_transmit(due, 0), Some(Transmit::Linger { key: keys[0], max: QUANTUM }));
@@ -607,9 +613,9 @@ fn local_end_that_lingers_is_called_once_there_is_budget() {
 
 #[test]
 fn abandoned_opening_frees_its_key() {
-    let mut link: Lengths<Server> = Lengths::new(Limits::default());
+    let mut link: Lengths<Server> = Lengths::new(Limits::default(), Negotiated::default());
     for n in 1..=3 {
-        let key = link.dial("tcp", "a:1").unwrap();
+        let key = link.dial("tcp", "a:1", None).unwrap();
         assert_eq!(key.index(), 0);
         link.poll_transmit(T0, 1);
         answer(&mut link, n, Ok(ConnectId(n)));

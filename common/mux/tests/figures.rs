@@ -103,13 +103,10 @@ fn the_bounds_are_those_of_the_documents() {
     let limits = Limits::default();
     assert_eq!((limits.pending_dials, limits.connections, limits.outbox), (4_096, 16_000, 16_384));
     assert_eq!((limits.soft_cap, limits.hard_cap, limits.link_budget), (1_048_576, 8_388_608, 268_435_456));
-    assert_eq!((limits.min_drain, limits.drain_window), (131_072, Duration::from_secs(2)));
+    assert_eq!(limits.min_drain, 131_072);
     assert_eq!(
         (limits.window_max, limits.window_high_bdp, limits.high_bdp_budget),
         (1_048_576, 8_388_608, 67_108_864)
     );
-    let half_closed = (limits.half_closed_server, limits.half_closed_agent);
-    assert_eq!(half_closed, (Duration::from_secs(10), Duration::from_secs(600)));
     assert_eq!(limits.chunk, 131_072);
-    assert!(limits.answer_close < limits.await_close, "or a server gives up a close that is being answered");
 }

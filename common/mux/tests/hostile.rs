@@ -115,12 +115,12 @@ fn bounds() -> Limits {
     }
 }
 
-impl<S: Side + Default> Driver<S> {
+impl<S: Side + Default + 'static> Driver<S> {
     fn new(native: bool) -> Self {
         let windows = Windows { receive: 1_000, send: 10 };
         let negotiated = Negotiated { credits: native.then_some(windows), half_close: native };
         Driver {
-            link: Lengths::with_negotiated(bounds(), negotiated),
+            link: Lengths::new(bounds(), negotiated),
             limits: bounds(),
             now: Time::START,
             dials: BTreeSet::new(),
@@ -281,7 +281,7 @@ impl<S: Side + Default> Driver<S> {
             }
             Happening::Failed(choice) => {
                 if let Some(key) = self.any_key(choice) {
-                    self.link.local_failed(self.now, key, "broke".into());
+                    self.link.end_source(self.now, key, SourceEnd::Failed("broke".into()));
                 }
             }
             Happening::Transmit(budget, outcome) => self.transmit(budget, outcome)?,
@@ -299,7 +299,7 @@ impl<S: Side + Default> Driver<S> {
 
     fn check(&self) -> Result<(), TestCaseError> {
         let total: usize = self.open.values().map(|(_, queue)| queue).sum();
-        prop_assert_eq!(self.link.total_queued(), total);
+        prop_assert_eq!(self.link.total_held(), total);
         prop_assert!(self.link.len() <= self.limits.connections);
         prop_assert!(self.dials.len() <= self.limits.pending_dials);
         let hard = self.open.values().any(|(_, queue)| *queue > self.limits.hard_cap);
@@ -318,7 +318,7 @@ impl<S: Side + Default> Driver<S> {
         self.events()?;
         prop_assert!(self.open.is_empty(), "a connection outlives the stream and its queue");
         prop_assert!(self.link.is_empty());
-        prop_assert_eq!(self.link.total_queued(), 0);
+        prop_assert_eq!(self.link.total_held(), 0);
         if let Some(due) = self.link.poll_timeout() {
             self.link.handle_timeout(due);
         }
@@ -348,7 +348,7 @@ proptest! {
         for happening in happenings {
             match happening {
                 Happening::Dial(_) => {
-                    if let Ok(key) = driver.link.dial("tcp", "a:1") {
+                    if let Some(key) = driver.link.dial("tcp", "a:1", None) {
                         driver.dials.insert(key);
                     }
                 }
@@ -390,10 +390,7 @@ proptest! {
                         }
                     }
                 }
-                Happening::Drain => {
-                    driver.link.drain();
-                    draining = true;
-                }
+                Happening::Drain if !std::mem::replace(&mut draining, true) => driver.link.drain(),
                 _ => {}
             }
             driver.happen(happening)?;

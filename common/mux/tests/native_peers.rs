@@ -30,14 +30,14 @@ fn wide() -> Negotiated {
 
 /// A server's link with open connections 1 to `count`, and nothing to send.
 fn servers(limits: Limits, negotiated: Negotiated, count: i64) -> (Lengths<Server>, Vec<ConnKey>) {
-    let mut link = Lengths::with_negotiated(limits, negotiated);
+    let mut link = Lengths::new(limits, negotiated);
     let keys = (1..=count).map(|n| open(&mut link, n)).collect();
     (link, keys)
 }
 
 /// Opens connection `n`, after those before it.
 fn open(link: &mut Lengths<Server>, n: i64) -> ConnKey {
-    let key = link.dial("tcp", "a:1").expect("the link is not full");
+    let key = link.dial("tcp", "a:1", None).expect("the link is not full");
     assert!(matches!(link.poll_transmit(T0, 1), Some(Transmit::Control(Packet::DialReq { .. }))));
     link.handle_packet(T0, Packet::DialRsp { random: DialId(n), outcome: Ok(ConnectId(n)) });
     assert_eq!(link.poll_event(), Some(Event::Opened { key, id: ConnectId(n) }));
@@ -52,7 +52,7 @@ fn server(negotiated: Negotiated) -> (Lengths<Server>, ConnKey) {
 
 /// An agent's link with one open connection.
 fn agent(negotiated: Negotiated) -> (Lengths<Agent>, ConnKey) {
-    let mut link = Lengths::with_negotiated(Limits::default(), negotiated);
+    let mut link = Lengths::new(Limits::default(), negotiated);
     let dial =
         Packet::DialReq { random: DialId(1), protocol: "tcp".into(), address: "a:1".into(), trace: None };
     link.handle_packet(T0, dial);
@@ -71,9 +71,9 @@ fn sender_stops_at_its_grant_and_continues_with_the_next() {
     let (mut link, key) = server(native());
     link.readable(key);
     assert_eq!(link.poll_transmit(T0, 70), Some(Transmit::Read { key, max: 70 }));
-    link.push(T0, key, 70);
+    drop(link.push(T0, key, 70));
     assert_eq!(link.poll_transmit(T0, 1_000), Some(Transmit::Read { key, max: 30 }));
-    link.push(T0, key, 30);
+    drop(link.push(T0, key, 30));
     assert_eq!(link.poll_transmit(T0, 1_000), Some(Transmit::NoCredit { key }));
     assert_eq!(link.poll_transmit(T0, 1_000), None, "told once");
     link.handle_packet(T0, Packet::Grant { id: ONE, offset: 90 });
@@ -163,7 +163,7 @@ fn canceled_dial_is_answered_to_an_upstream_server_only() {
     for (negotiated, answer) in
         [(Negotiated::default(), Some(Transmit::Control(Packet::DialCls { random }))), (native(), None)]
     {
-        let mut link: Lengths<Agent> = Lengths::with_negotiated(Limits::default(), negotiated);
+        let mut link: Lengths<Agent> = Lengths::new(Limits::default(), negotiated);
         let dial = Packet::DialReq { random, protocol: "tcp".into(), address: "a:1".into(), trace: None };
         link.handle_packet(T0, dial);
         assert_eq!(link.handle_packet(T0, Packet::DialCls { random }), Disposition::Handled);
@@ -362,14 +362,14 @@ fn bytes_of_a_departed_local_end_wait_as_long_as_the_peer_takes_some() {
     let (mut link, key) = server(native());
     link.readable(key);
     assert!(link.poll_transmit(T0, 100).is_some());
-    link.push(T0, key, 100);
+    drop(link.push(T0, key, 100));
     assert_eq!(link.poll_transmit(T0, 100), Some(Transmit::NoCredit { key }));
     link.local_closed(T0, key);
     for (seconds, offset) in [(40, 110), (80, 120)] {
         link.handle_timeout(at(seconds));
         link.handle_packet(at(seconds), Packet::Grant { id: ONE, offset });
         assert!(link.poll_transmit(T0, 100).is_some());
-        link.push(at(seconds), key, 10);
+        drop(link.push(at(seconds), key, 10));
     }
     link.handle_timeout(at(124));
     assert_eq!(link.poll_event(), None, "bytes moved at 80 s");
@@ -447,7 +447,7 @@ fn connections_without_bytes_survive_memory_pressure() {
 fn bytes_held_by_local_ends_count_under_memory_pressure() {
     let (mut link, key) = server(native());
     link.holds_ahead(at(1), key, 300_000);
-    assert_eq!((link.total_held(), link.total_queued()), (300_000, 0));
+    assert_eq!(link.total_held(), 300_000);
     link.holds_ahead(at(2), key, 200_000);
     link.shed(at(2), 1, false);
     assert_eq!(link.poll_event(), None, "not for two seconds yet");
@@ -478,20 +478,6 @@ fn held_bytes_that_drain_do_not_count_as_stalled() {
     assert_eq!(link.poll_event(), None, "it went on a second ago");
     link.shed(at(10), 1, false);
     assert_eq!(link.poll_event(), Some(Event::Ended { key, end: CloseReason::Broken(Cause::Stalled) }));
-}
-
-#[test]
-fn agent_under_memory_pressure_refuses_dials_and_names_the_reason() {
-    let (mut link, _) = agent(native());
-    link.refuse_dials(true);
-    let dial =
-        Packet::DialReq { random: DialId(2), protocol: "tcp".into(), address: "a:1".into(), trace: None };
-    link.handle_packet(T0, dial);
-    let Some(Transmit::Control(Packet::DialRsp { outcome: Err(text), .. })) = link.poll_transmit(T0, 1)
-    else {
-        panic!("refused")
-    };
-    assert!(text.contains("--memory-limit"), "{text}");
 }
 
 /// A connection whose local end reads everything at once.

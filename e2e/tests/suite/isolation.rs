@@ -148,3 +148,21 @@ async fn memory_stays_below_its_limit() -> Result<()> {
     pair.server().wait_metric("queued_bytes", &[], 0.0).await?;
     echoed(pair.frontend(), &Endpoint::echo().await?.target(), Payload::new(1, 1_000)).await
 }
+
+/// Bytes for endpoints that do not read fill the agent's limit.
+#[tokio::test]
+async fn agent_near_its_memory_limit_refuses_dials() -> Result<()> {
+    let pair = Setup::http_connect().agent_arg("--memory-limit=16Mi").start().await?;
+    let mut stalled = Vec::new();
+    for _ in 0..300 {
+        match stalled_endpoints(&pair, 1).await {
+            Ok(another) => stalled.push(another),
+            Err(error) => {
+                let text = format!("{error:#}");
+                anyhow::ensure!(text.contains("--memory-limit"), "refused with {text}");
+                return Ok(());
+            }
+        }
+    }
+    anyhow::bail!("300 stalled endpoints and no dial was refused")
+}

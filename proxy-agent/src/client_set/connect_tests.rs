@@ -1,7 +1,7 @@
 //! Tests against a TLS and HTTP/2 server on loopback.
 
 use std::collections::HashMap;
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
@@ -36,7 +36,7 @@ impl Resolve for Names {
                 tokio::time::sleep(Duration::from_secs(4)).await;
                 Ok(["127.0.0.1", "127.0.0.2"].map(|ip| ip.parse().unwrap()).to_vec())
             }
-            "silent.example" => std::future::pending().await,
+            "silent.example" => pending().await,
             _ => Err(LookupError { host: host.into(), cause: LookupCause::NoSuchHost(None) }),
         }
     }
@@ -134,7 +134,7 @@ async fn serve(
                         stream.finish();
                     });
                 };
-                let _ = serve_connection(io, &ServerSettings::for_agents(), on_stream).await;
+                let _ = serve_connection(io, &ServerSettings::for_agents(), on_stream, pending()).await;
             });
         }
     });

@@ -34,7 +34,7 @@ async fn read(local: &mut ConnContext<Arc<()>>, max: usize) -> Read {
 
 async fn write_all(local: &mut ConnContext<Arc<()>>, data: Bytes) {
     let slices = VecDeque::from([data]);
-    let mut chunks = Chunks::new(&slices);
+    let mut chunks = Chunks::new(&slices, slices.iter().map(Bytes::len).sum());
     while !chunks.is_empty() {
         poll_fn(|cx| local.poll_write(cx, &mut chunks)).await.unwrap();
     }

@@ -47,6 +47,10 @@ type Done = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// A server count that a stream receives sooner after the last one is ignored.
 const MIN_COUNT_INTERVAL: Duration = Duration::from_secs(1);
 
+/// The error of a dial that is refused because memory is short.
+const MEMORY_PRESSURE: &str =
+    "out of memory for connections: payload that waits for slow readers fills --memory-limit";
+
 /// The server at the other end of a stream.
 pub(crate) struct Server {
     /// The server's id.
@@ -202,6 +206,10 @@ impl<R: Resolve> LinkHandler<Agent> for AgentLinkHandler<R> {
             serverID = %Peer(&self.server.id), agentID = %self.links.agent_id, dialID = id,
             dialAddress = %Peer(&address), "Received DIAL_REQ"
         );
+        if self.links.bounds.memory.should_reject() {
+            conns.link().dialed(key, Err(MEMORY_PRESSURE.to_owned()));
+            return;
+        }
         let mut span = self.links.tracer.span("dial endpoint", Kind::Server, trace);
         span.set("server.address", &address);
         span.set("konnectivity.server.id", &self.server.id);

@@ -1,6 +1,6 @@
 //! Streams between an agent and a server on a path in memory, with paused time.
 
-use std::future::{Future, poll_fn};
+use std::future::{Future, pending, poll_fn};
 use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -55,7 +55,7 @@ impl Stream {
         let (sender, mut requests) = mpsc::unbounded_channel();
         tokio::spawn(async move {
             let on_stream = |request: Request| drop(sender.send(request));
-            serve_connection(server_io, &ServerSettings::for_agents(), on_stream).await
+            serve_connection(server_io, &ServerSettings::for_agents(), on_stream, pending()).await
         });
         let deadline = Instant::now() + Duration::from_secs(60);
         let opening = connect(

@@ -77,7 +77,7 @@ impl AgentService {
         peer: Arc<AgentPeer>,
         slot: Arc<AgentSlot>,
     ) -> impl Future<Output = ()> + Send {
-        let start = Box::pin(Arc::clone(&self).start(request, Arc::clone(&peer), slot));
+        let start = Box::pin(Arc::clone(&self).start(request, peer, slot));
         async move {
             let Some(mut started) = start.await else { return };
             self.run(&mut started).await;

@@ -189,7 +189,9 @@ impl OpenConnection {
     /// A connection of no link, and the queue of its commands.
     pub(crate) fn detached() -> (Self, Commands) {
         let (handle, commands) = LinkHandle::new();
-        let key = mux::Link::<mux::Server, bytes::Bytes>::new(mux::Limits::default()).dial("tcp", "node:1");
+        let key =
+            mux::Link::<mux::Server, bytes::Bytes>::new(mux::Limits::default(), mux::Negotiated::default())
+                .dial("tcp", "node:1", None);
         let key = key.expect("an empty link takes a dial");
         (OpenConnection::new(key, ConnectId(1), handle.commands), commands)
     }

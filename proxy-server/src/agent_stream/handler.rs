@@ -107,12 +107,12 @@ impl ServerLinkHandler {
                     let _ = reply.send(Err(DialFailure::LinkLost));
                     return;
                 }
-                match conns.link().dial_traced(&protocol, &address, trace) {
-                    Ok(key) => {
+                match conns.link().dial(&protocol, &address, trace) {
+                    Some(key) => {
                         self.by_token.insert(token, key);
                         self.dials.insert(key, PendingReply { token, target: address, reply });
                     }
-                    Err(mux::Full) => {
+                    None => {
                         let _ = reply.send(Err(DialFailure::Full));
                     }
                 }

@@ -1,5 +1,6 @@
 //! The agent port: from a TCP connection to its agent streams.
 
+use std::future::pending;
 use std::sync::Arc;
 
 use grpc::{ConnectionError, Keepalive, KeepaliveFlags, Request, ServerSettings, serve_connection};
@@ -96,7 +97,7 @@ async fn serve(
         streams.spawn(Arc::clone(&service).serve(request, Arc::clone(&peer), Arc::clone(&slot)));
     };
     let served = tokio::select! {
-        served = serve_connection(io, &settings, on_stream) => served,
+        served = serve_connection(io, &settings, on_stream, pending()) => served,
         () = slot.evicted.cancelled() => return,
     };
     match served {

@@ -15,7 +15,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use grpc::authority::AuthorityPatch;
-use grpc::{Code, ConnectionError, Request, ServerSettings, serve_connection_until};
+use grpc::{Code, ConnectionError, Request, ServerSettings, serve_connection};
 use http::HeaderMap;
 use net::listen::{AcceptLoop, LinkSocket, NOTSENT_LOWAT, Priority, UnixSocket};
 use net::tls::{PeerIdentity, ReadAhead, ServerStream, ServerTls};
@@ -217,7 +217,7 @@ impl Frontend {
             }
         };
         let served = {
-            let mut serving = pin!(serve_connection_until(io, settings, on_stream, shutdown));
+            let mut serving = pin!(serve_connection(io, settings, on_stream, shutdown));
             poll_fn(|cx| {
                 let served = serving.as_mut().poll(cx);
                 // Most connections have one stream, for hours. A finished task keeps its memory until it is joined.

@@ -230,7 +230,7 @@ impl Pump {
             }
             return Poll::Ready(());
         }
-        let mut chunks = Chunks::new(&self.to_local);
+        let mut chunks = Chunks::new(&self.to_local, self.to_local.iter().map(Bytes::len).sum());
         let written = ready!(self.local.poll_write(cx, &mut chunks));
         let left = chunks.len();
         if let Some(slice) = self.to_local.pop_front().filter(|_| left > 0) {

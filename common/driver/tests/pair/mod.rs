@@ -327,7 +327,7 @@ impl LinkHandler<Server> for TestServer {
         while let Poll::Ready(Some(command)) = self.commands.poll_recv(cx) {
             match command {
                 ToServer::Dial(reply) => {
-                    let key = conns.link().dial("tcp", "endpoint:1").expect("room for a dial");
+                    let key = conns.link().dial("tcp", "endpoint:1", None).expect("room for a dial");
                     self.dials.insert(key, reply);
                 }
                 ToServer::Attach(key, local) => conns.attach(key, Box::new(local)),

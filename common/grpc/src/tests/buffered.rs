@@ -109,7 +109,7 @@ impl Driver {
     fn new(steps: &[IoStep]) -> Self {
         let script = Scripted::default();
         script.0.lock().steps.extend(steps);
-        let (io, flusher) = buffered(script.clone(), crate::Buffering::OVER_TLS, None);
+        let (io, flusher) = buffered(script.clone(), crate::buffered::MAX_GATHERED_OVER_TLS, None);
         Driver { script, io, flusher, wakes: Arc::default() }
     }
 

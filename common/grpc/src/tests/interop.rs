@@ -53,7 +53,7 @@ async fn tonics_client_and_our_server() {
         stream.send(data(vec![2; length])).unwrap();
         assert_eq!(answers.next().await.unwrap().unwrap(), payload(vec![2; length]));
     }
-    stream.finish_with(&WireError::new(Code::FailedPrecondition, "genug, 100 %"));
+    stream.fail(&WireError::new(Code::FailedPrecondition, "genug, 100 %"));
     let status = answers.next().await.unwrap().unwrap_err();
     assert_eq!((status.code(), status.message()), (tonic::Code::FailedPrecondition, "genug, 100 %"));
 }

@@ -27,12 +27,7 @@ const TEN_AND_FIVE: Keepalive = Keepalive {
 };
 
 fn settings(keepalive: Keepalive) -> ServerSettings {
-    ServerSettings {
-        keepalive,
-        admission_timeout: None,
-        next_stream_timeout: None,
-        ..ServerSettings::for_agents()
-    }
+    ServerSettings { keepalive, next_stream_timeout: None, ..ServerSettings::for_agents() }
 }
 
 #[tokio::test(start_paused = true)]

@@ -13,7 +13,7 @@ mod packet;
 mod stream;
 mod turns;
 
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -23,7 +23,7 @@ use std::{future::Future, io};
 
 use bytes::Bytes;
 use http::HeaderMap;
-use mux::{ConnectId, DialId, Packet};
+use mux::{ConnectId, DialId, Packet, TraceContext};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf, duplex};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -59,7 +59,7 @@ fn packets() -> Vec<Packet<Bytes>> {
             random,
             protocol: "tcp".into(),
             address: "a:1".into(),
-            trace: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".parse().ok(),
+            trace: TraceContext::parse("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
         },
         Packet::DialRsp { random, outcome: Ok(id) },
         Packet::DialRsp { random, outcome: Err("dial tcp: größer".into()) },
@@ -119,7 +119,7 @@ where
     let (sender, requests) = mpsc::unbounded_channel();
     let serving = tokio::spawn(async move {
         let on_stream = |request| drop(sender.send(request));
-        serve_connection(io, &settings, on_stream).await
+        serve_connection(io, &settings, on_stream, pending()).await
     });
     Served { requests, serving }
 }

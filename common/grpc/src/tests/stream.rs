@@ -4,14 +4,14 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use http::{HeaderMap, HeaderValue, Method, Request};
 use mux::{ConnectId, Packet};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 use tokio::time::timeout;
 
 use super::{data, failure, next, packet, packets, pair, pair_with, ready, serve, soon};
-use crate::packet::head_len;
+use crate::frame::{OutFrame, PREFIX};
 use crate::raw::{DATA, END_HEADERS, HEADERS, WINDOW_UPDATE, frame, hello};
 use crate::status::{code_of, code_of_http, trailers, verdict};
 use crate::{Code, Incoming, Keepalive, MESSAGE_LIMIT, ServerSettings, Wire, WireError, WireStream};
@@ -33,10 +33,10 @@ async fn all_packets_both_ways() {
 
 /// A DATA whose message has exactly this many bytes.
 fn message_of(length: usize) -> Packet<Bytes> {
-    let head = head_len(&data(vec![0; length]));
-    let packet = data(vec![7; length - head]);
-    assert_eq!(head_len(&packet) + length - head, length);
-    packet
+    let size = |payload| OutFrame::new(data(vec![7; payload])).remaining() - PREFIX;
+    let head = size(length) - length;
+    assert_eq!(size(length - head), length);
+    data(vec![7; length - head])
 }
 
 #[tokio::test(start_paused = true)]
@@ -271,7 +271,7 @@ async fn the_server_ends_with_ok_behind_its_packets() {
 async fn the_server_ends_with_a_status() {
     let mut pair = pair().await;
     let status = WireError::new(Code::Unauthenticated, "50 % größer\nnot allowed");
-    pair.server.finish_with(&status);
+    pair.server.fail(&status);
     assert_eq!(status.message, "50 % größer\\nnot allowed");
     assert_eq!(failure(&mut pair.client.stream).await, status);
     assert_eq!(pair.server.send(Packet::Drain).unwrap_err().code, Code::Internal);

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::limits::Limits;
+use crate::limits::{DRAIN_WINDOW, Limits};
 use crate::payload::Payload;
 use crate::time::Time;
 
@@ -170,7 +170,7 @@ impl DrainRate {
 
     /// Whether fewer bytes drained than they must. None before a whole window has passed.
     pub(super) fn is_slow(&self, now: Time, limits: &Limits) -> Option<bool> {
-        let whole = now.since(self.since) >= limits.drain_window;
+        let whole = now.since(self.since) >= DRAIN_WINDOW;
         whole.then_some(self.drained < limits.min_drain)
     }
 }

@@ -5,7 +5,7 @@
 //! to stop. A grant is an absolute offset from the connection's start: a repeated or late grant is harmless, and an
 //! accounting error shows at once.
 
-use crate::limits::{Limits, Windows};
+use crate::limits::Windows;
 
 /// When and how far a window widens.
 #[derive(Debug, Clone, Copy)]
@@ -33,36 +33,18 @@ const GRANT_STEP: u32 = 512 << 10;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Growth {
     /// The limit at the measured RTT, in bytes.
-    widest: u32,
+    pub(crate) widest: u32,
     /// The limit at a low RTT, in bytes.
-    base: u32,
+    pub(crate) base: u32,
     /// The unused part of the budget for windows above `base`, in bytes.
-    budget: usize,
+    pub(crate) budget: usize,
     /// Memory is plentiful.
-    spacious: bool,
+    pub(crate) spacious: bool,
     /// The open connections of the link.
-    connections: usize,
+    pub(crate) connections: usize,
 }
 
 impl Growth {
-    /// `widest`: the limit at the measured RTT. `beyond`: by how much all windows exceed the limit for a low RTT.
-    /// `queued`: the charged bytes of the link. `connections`: those of the link that are open.
-    pub(crate) fn new(
-        limits: &Limits,
-        widest: u32,
-        beyond: usize,
-        queued: usize,
-        connections: usize,
-    ) -> Self {
-        Growth {
-            widest,
-            base: limits.window_max,
-            budget: limits.high_bdp_budget.saturating_sub(beyond),
-            spacious: queued <= limits.link_budget / 4,
-            connections,
-        }
-    }
-
     /// The window of a new connection, in bytes. At a high RTT growth takes long, so it begins with the limit at a low RTT or,
     /// beside many others, with its share of the budget.
     fn first(&self, negotiated: u32) -> u32 {
@@ -219,8 +201,9 @@ impl Inflow {
         self.taken + u64::from(self.window)
     }
 
-    /// The offset to be sent.
-    fn grant(&mut self) -> u64 {
+    /// The offset of the GRANT that became due.
+    pub(super) fn grant(&mut self) -> u64 {
+        self.listed = false;
         self.granted = self.granted.max(self.goal());
         self.granted
     }
@@ -247,17 +230,6 @@ impl Credit {
         // After the peer's FIN a GRANT gives no credit. It shows that the local end is slow, not idle, so that the peer keeps waiting
         // for the answer.
         (finished || inflow.due()) && inflow.list()
-    }
-
-    /// The offset of the GRANT that became due.
-    pub(super) fn grant(&mut self) -> u64 {
-        self.inflow.listed = false;
-        self.inflow.grant()
-    }
-
-    /// The GRANT that became due is not sent.
-    pub(super) fn skip_grant(&mut self) {
-        self.inflow.listed = false;
     }
 }
 
@@ -333,7 +305,7 @@ mod tests {
         let growth = Growth { widest: 400, base: 400, budget: 0, spacious: true, connections: 1 };
         assert!(!credit.take(1, &growth, false), "400 were granted, and 201 are the goal");
         assert!(credit.take(1, &growth, true));
-        assert_eq!(credit.grant(), 400);
+        assert_eq!(credit.inflow.grant(), 400);
     }
 
     /// At a high RTT one burst arrives in each, of what was granted before. Its pieces need not divide the window.

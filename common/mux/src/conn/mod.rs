@@ -18,7 +18,6 @@ use crate::payload::Payload;
 use crate::time::Time;
 
 pub use self::buffer::{Buffer, Fill};
-pub(crate) use self::close::Expired;
 pub(crate) use self::flow::Growth;
 pub(crate) use self::state::{Fin, Phase};
 
@@ -70,26 +69,6 @@ pub(crate) struct Advanced {
     pub(crate) progress: bool,
     /// No bytes wait any more.
     pub(crate) empty: bool,
-}
-
-/// The permission of a source in its turn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Turn {
-    /// Nothing: it has ended, or its connection has.
-    None,
-    /// It has no credit.
-    NoCredit,
-    /// At most this many bytes are read and sent.
-    Read(usize),
-}
-
-/// The list of the schedule that a source belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum List {
-    /// Its bytes are sent.
-    Reads,
-    /// Its bytes are dropped.
-    Discards,
 }
 
 impl<P: Payload> Conn<P> {
@@ -199,12 +178,7 @@ impl<P: Payload> Conn<P> {
     /// The offset of the GRANT that became due. None if the peer needs none any more.
     pub(crate) fn grant(&mut self) -> Option<u64> {
         let grants = self.state.grants();
-        let credit = self.credit.as_mut()?;
-        if grants {
-            return Some(credit.grant());
-        }
-        credit.skip_grant();
-        None
+        self.credit.as_mut().filter(|_| grants).map(|credit| credit.inflow.grant())
     }
 
     /// Returns true if the local end must now be told that the peer sends no more: once, when it has read everything.
@@ -225,28 +199,22 @@ impl<P: Payload> Conn<P> {
 
     // ---- from the local end to the peer ----
 
-    /// Marks the source for a list of the schedule: none if it is marked already, or is not read.
-    pub(crate) fn enlist(&mut self) -> Option<List> {
-        if self.in_ring || !self.state.reads() {
-            return None;
-        }
-        self.in_ring = true;
-        Some(if self.is_open() { List::Reads } else { List::Discards })
+    /// Marks the source for a list of the schedule. Returns false if it is marked already, or is not read.
+    pub(crate) fn enlist(&mut self) -> bool {
+        self.state.reads() && !std::mem::replace(&mut self.in_ring, true)
     }
 
-    /// The turn of a source whose bytes are sent.
-    pub(crate) fn turn(&mut self) -> Turn {
+    /// The turn of a source whose bytes are sent: at most this many bytes are read, none for lack of credit. None if it has ended, or
+    /// its connection has.
+    pub(crate) fn turn(&mut self) -> Option<usize> {
         if !self.is_open() {
-            return Turn::None;
+            return None;
         }
         self.in_ring = false;
         if !self.state.reads() {
-            return Turn::None;
+            return None;
         }
-        match self.credit.as_mut().map_or(usize::MAX, |credit| credit.outflow.room_now()) {
-            0 => Turn::NoCredit,
-            room => Turn::Read(room),
-        }
+        Some(self.credit.as_mut().map_or(usize::MAX, |credit| credit.outflow.room_now()))
     }
 
     /// The turn of a source whose bytes are dropped. Returns false if it has ended.

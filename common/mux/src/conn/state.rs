@@ -77,8 +77,9 @@ enum Remote {
 /// The delivery of a receive buffer after a close.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Flush {
-    /// The last progress is the last time the receive buffer shrank.
-    pub(super) deadline: Deadline,
+    /// When the time limit began, and when the receive buffer last shrank.
+    pub(super) since: Time,
+    pub(super) progress: Time,
     /// Server: the endpoint has closed in order. The frontend may read the rest as slowly as between native peers.
     pub(super) time_limit_lifted: bool,
     /// Agent: the CLOSE_REQ that began this flush has no CLOSE_RSP yet.
@@ -87,19 +88,6 @@ pub(crate) struct Flush {
     pub(super) cause: Option<Cause>,
     /// The source has not ended. Its bytes are discarded.
     pub(super) reads: bool,
-}
-
-/// The two limits of a wait: its duration, and the time since its last progress.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Deadline {
-    pub(super) since: Time,
-    pub(super) progress: Time,
-}
-
-impl Deadline {
-    pub(super) fn begin(now: Time) -> Self {
-        Deadline { since: now, progress: now }
-    }
 }
 
 /// Where a connection is, for the link.
@@ -188,7 +176,7 @@ impl State {
     }
 
     /// When the peer was last active, since our FIN.
-    pub(super) fn last_activity(&self) -> Option<Time> {
+    pub(crate) fn last_activity(&self) -> Option<Time> {
         match &self.inner {
             Inner::Open { local: Local::FinSent { last_activity, .. }, .. } => Some(*last_activity),
             _ => None,
@@ -204,14 +192,14 @@ impl State {
     }
 
     /// Why writes to the local end fail.
-    pub(super) fn write_failure(&self) -> Option<&str> {
+    pub(crate) fn write_failure(&self) -> Option<&str> {
         match &self.inner {
             Inner::Open { local: Local::WriteFailed(text), .. } => Some(text),
             _ => None,
         }
     }
 
-    pub(super) fn flushing(&self) -> Option<&Flush> {
+    pub(crate) fn flushing(&self) -> Option<&Flush> {
         if let Inner::Flushing(flush) = &self.inner { Some(flush) } else { None }
     }
 
@@ -346,8 +334,9 @@ impl State {
     pub(super) fn flush(&mut self, now: Time, cause: Option<Cause>, answer_owed: bool) -> bool {
         let reads = self.reads();
         let cause = self.end_source().map(Cause::Local).or(cause);
-        let deadline = Deadline::begin(now);
-        self.inner = Inner::Flushing(Flush { deadline, time_limit_lifted: false, answer_owed, cause, reads });
+        let (since, progress) = (now, now);
+        self.inner =
+            Inner::Flushing(Flush { since, progress, time_limit_lifted: false, answer_owed, cause, reads });
         reads
     }
 
@@ -363,14 +352,14 @@ impl State {
         if let Inner::Flushing(flush) = &mut self.inner
             && std::mem::take(&mut flush.time_limit_lifted)
         {
-            flush.deadline = Deadline::begin(now);
+            (flush.since, flush.progress) = (now, now);
         }
     }
 
     /// The receive buffer of a flush shrank. Returns false if there is no flush.
     pub(super) fn flush_progressed(&mut self, now: Time) -> bool {
         let Inner::Flushing(flush) = &mut self.inner else { return false };
-        flush.deadline.progress = now;
+        flush.progress = now;
         true
     }
 

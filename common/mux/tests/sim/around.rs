@@ -119,10 +119,7 @@ impl Around {
             let Packet::Data { id, payload } = &packet else { return Err(format!("{packet:?} is no DATA")) };
             ensure!(!discarding, "discarded bytes of connection {conn} are sent");
             ensure!(pair.id == Some(*id), "connection {conn} is sent under {id}");
-            ensure!(
-                usize::from(payload.len) <= scenario.limits.frame,
-                "{payload:?} is too long for a packet"
-            );
+            ensure!(usize::from(payload.len) <= 64 << 10, "{payload:?} is too long for a packet");
             ensure!(payload.first == rest.first, "connection {conn}: {payload:?} is sent before {rest:?}");
             rest.first += payload.len;
             rest.len -= payload.len;

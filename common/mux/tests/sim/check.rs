@@ -27,14 +27,14 @@ impl World {
             (
                 Role::Server,
                 self.server.len(),
-                self.server.total_queued(),
+                self.server.total_held(),
                 self.server.poll_timeout(),
                 self.server.receiving(),
             ),
             (
                 Role::Agent,
                 self.agent.len(),
-                self.agent.total_queued(),
+                self.agent.total_held(),
                 self.agent.poll_timeout(),
                 self.agent.receiving(),
             ),
@@ -94,11 +94,11 @@ impl Around {
         let total: usize = charged().sum();
         let exact = open().all(|end| !end.dirty);
         ensure!(
-            link.total_queued() == total || (!exact && link.total_queued() > total),
+            link.total_held() == total || (!exact && link.total_held() > total),
             "{role:?} counts {} queued bytes where {total} are",
-            link.total_queued()
+            link.total_held()
         );
-        let total = link.total_queued();
+        let total = link.total_held();
         let limits = &scenario.limits;
         let held_up = total > limits.link_budget || charged().any(|queued| queued > limits.hard_cap);
         let lost = self.lost[role as usize];

@@ -89,8 +89,8 @@ impl World {
             pair.ends[0].allowed = windows.send.into();
             pair.ends[1].allowed = windows.receive.into();
         }
-        let mut server = Link::with_negotiated(scenario.limits.clone(), scenario.negotiated);
-        let mut agent = Link::with_negotiated(scenario.limits.clone(), mirrored(scenario.negotiated));
+        let mut server = Link::new(scenario.limits.clone(), scenario.negotiated);
+        let mut agent = Link::new(scenario.limits.clone(), mirrored(scenario.negotiated));
         if scenario.high_bdp {
             server.set_rtt(Duration::from_secs(1));
             agent.set_rtt(Duration::from_secs(1));
@@ -203,7 +203,8 @@ impl World {
         let now = around.now;
         match action {
             Action::Dial(conn) => {
-                let key = server.dial("tcp", &conn.to_string()).map_err(|full| full.to_string())?;
+                let key =
+                    server.dial("tcp", &conn.to_string(), None).ok_or("too many dials or connections")?;
                 around.pairs[conn].ends[0].phase = Phase::Dialing(key);
             }
             Action::Abandon(conn) => {
