@@ -207,7 +207,8 @@ fn faults_are_named_with_links_to_their_rows() {
 #[test]
 fn a_failing_agent_is_named_although_no_dial_failed() {
     let mut status = Status { failures: Vec::new(), ..server() };
-    holds(&shown(&status, ""), &["|7 of 7 dials failed at node-2. Last: too many open files|"]);
+    let sum = "“Dials failed” includes dials that another agent then took over; the totals above do not.|";
+    holds(&shown(&status, ""), &["|7 of 7 dials failed at node-2. Last: too many open files|", sum]);
     status.agents[1].last_failed = "2026-07-01T09:00:00.000Z".to_owned();
     assert!(!shown(&status, "").contains("failed at node-2"), "long ago");
 }
@@ -289,6 +290,15 @@ fn sort_links_turn_the_order_and_keep_the_filter() {
 }
 
 /// A stall may be on another page.
+#[test]
+fn columns_without_a_text_are_absent() {
+    let mut status = server();
+    let has_zones = |status: &Status, query: &str| text(&shown(status, query)).contains("|Zone|");
+    assert!(!has_zones(&status, "") && has_zones(&status, "sort=zone"));
+    status.agents[1].zone = "a".to_owned();
+    assert!(has_zones(&status, ""));
+}
+
 #[test]
 fn page_with_some_connections_leads_to_the_stalled_ones() {
     let some = shown(&server(), "limit=1");
