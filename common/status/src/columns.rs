@@ -204,10 +204,11 @@ impl Row for Connection {
         figure("From endpoint", "bytes_from_endpoint", |connection| Bytes(connection.bytes_from_endpoint)),
         figure("Queued", "queued", |connection| Bytes(connection.queued)),
         figure("Stalled for", "stalled_seconds", |connection| Stalled(connection.stalled_seconds)),
+        sorted("Client", "client", |connection| Text(&connection.client)),
     ];
 
     fn contains(&self, text: &str) -> bool {
-        self.peer.contains(text) || self.target.contains(text)
+        [&self.peer, &self.target, &self.client].into_iter().any(|one| one.contains(text))
     }
 }
 
@@ -288,7 +289,7 @@ mod tests {
         let some = Some(1.0);
         sorts(&Agent { rtt_seconds: some, expected_dial_seconds: some, ..Agent::default() });
         sorts(&Server { rtt_seconds: some, ..Server::default() });
-        sorts(&Connection { stalled_seconds: some, ..Connection::default() });
+        sorts(&Connection { stalled_seconds: some, client: "unix".to_owned(), ..Connection::default() });
     }
 
     #[test]

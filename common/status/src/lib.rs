@@ -279,6 +279,9 @@ pub struct Connection {
     pub peer: String,
     /// The host and port that the client asked for.
     pub target: String,
+    /// The client's address, after its certificate's name if it has one (server).
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub client: String,
     /// When it was established.
     pub since: String,
     /// Payload bytes from the client to the endpoint.
