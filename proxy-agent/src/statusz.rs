@@ -98,6 +98,7 @@ fn row(link: &OpenLink, live: LiveConnection, wall: SystemTime, now: Instant) ->
         stream: link.number,
         peer: link.server_id.to_string(),
         target: live.target.into(),
+        client: live.client.into(),
         since: ago(wall, now, live.since),
         bytes_to_endpoint: live.received,
         bytes_from_endpoint: live.sent,

@@ -249,6 +249,7 @@ mod tests {
             since: "2026-01-01T02:04:57Z".into(),
             queued: 1024,
             stalled_seconds: Some(1.5),
+            client: "10.0.0.5:40000".into(),
             ..Connection::default()
         });
         status.failures.push(Failure {
@@ -292,8 +293,8 @@ mod tests {
             SERVER  STATE  CONNECTIONS  RTT  CONNECTED  ADDRESS        STREAMS  PROTOCOL\n\
             s0      ready  0            -    -          10.0.0.2:8091  0        upstream\n";
         let connections = "\
-            TARGET  AGENT   STREAM  ID  OPENED     TO ENDPOINT  FROM ENDPOINT  QUEUED   STALLED FOR\n\
-            pod:80  node-1  3       7   3.0 s ago  0 B          0 B            1.0 KiB  1.5 s\n";
+            TARGET  AGENT   STREAM  ID  OPENED     TO ENDPOINT  FROM ENDPOINT  QUEUED   STALLED FOR  CLIENT\n\
+            pod:80  node-1  3       7   3.0 s ago  0 B          0 B            1.0 KiB  1.5 s        10.0.0.5:40000\n";
         let failures = "failed dials:\n\
             TARGET  WHEN       THROUGH  TOOK    REASON   ERROR\n\
             pod:80  3.0 s ago  node-1   250 ms  timeout  no answer\n\n\

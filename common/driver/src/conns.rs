@@ -117,6 +117,7 @@ impl<S: Side> Conns<S> {
         let live = |local: &Local| LiveConnection {
             id: self.link.connect_id(local.key).unwrap_or(ConnectId(0)),
             target: local.target.clone(),
+            client: local.io.as_deref().map_or("", LocalIo::client).into(),
             since: local.since,
             sent: local.moved.0,
             received: local.moved.1,

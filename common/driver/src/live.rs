@@ -64,6 +64,8 @@ pub struct LiveConnection {
     pub id: ConnectId,
     /// The host and port that the client asked for.
     pub target: Box<str>,
+    /// [`LocalIo::client`](crate::LocalIo::client).
+    pub client: Box<str>,
     /// When it was established.
     pub since: Instant,
     /// Payload sent to the peer, in bytes.

@@ -28,6 +28,11 @@ pub trait LocalIo: Send {
     /// Reads at most `max` bytes (only a hint if messages come whole).
     fn poll_read(&mut self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Read>>;
 
+    /// The client at this end, for [`Conns::live`](crate::Conns::live); empty if this end is an endpoint.
+    fn client(&self) -> &str {
+        ""
+    }
+
     /// Called while this end's bytes lack credit: ready once this end has gone and has left only unread bytes. To find
     /// out, it may read arrived bytes into a bounded buffer.
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()>;

@@ -24,6 +24,8 @@ pub enum Cell<'a> {
     Text(&'a str),
     /// The same, put together.
     Owned(String),
+    /// A text of which the page shows three lines, and the whole as a title.
+    Long(&'a str),
     /// Several texts.
     Texts(&'a [String]),
     /// A text, and a less important one.
@@ -54,7 +56,9 @@ pub(crate) enum Key<'a> {
     Text(&'a str),
 }
 
-use Cell::{Ago, Bytes, Detailed, Expires, Failures, Number, Owned, Seconds, Stalled, State, Text, Texts};
+use Cell::{
+    Ago, Bytes, Detailed, Expires, Failures, Long, Number, Owned, Seconds, Stalled, State, Text, Texts,
+};
 
 impl<R> Column<R> {
     /// The title in the table of this program.
@@ -73,7 +77,9 @@ impl Cell<'_> {
         match *self {
             Number(count) | Failures(count) | Bytes(count) => Key::Number(count as f64),
             Seconds(time) | Stalled(time) => Key::Number(time.unwrap_or(-1.0)),
-            Text(text) | Detailed(text, _) | State(_, text, _) | Ago(text) | Expires(text) => Key::Text(text),
+            Text(text) | Long(text) | Detailed(text, _) | State(_, text, _) | Ago(text) | Expires(text) => {
+                Key::Text(text)
+            }
             Owned(_) | Texts(_) => Key::Number(0.0),
         }
     }
@@ -81,7 +87,7 @@ impl Cell<'_> {
     /// The value as plain text, without its details.
     pub fn text(&self, now: &str) -> String {
         match *self {
-            Text(text) => text.to_owned(),
+            Text(text) | Long(text) => text.to_owned(),
             Owned(ref text) => text.clone(),
             Texts(texts) => match first_texts(texts) {
                 (first, None) => first.join(","),
@@ -159,7 +165,7 @@ impl Row for Agent {
         figure("Streams", "streams", |agent| Number(agent.streams)),
         sorted("Version", "version", |agent| release(agent.native, &agent.version)),
         sorted("Zone", "zone", |agent| Text(&agent.zone)),
-        sorted("Identity", "identity", |agent| Text(&agent.identity)),
+        sorted("Identity", "identity", |agent| Long(&agent.identity)),
         detail("Reason", "reason", |agent| Text(&agent.reason)),
         column("Identifiers", |agent| Texts(&agent.identifiers)),
     ];
@@ -198,10 +204,11 @@ impl Row for Connection {
         figure("From endpoint", "bytes_from_endpoint", |connection| Bytes(connection.bytes_from_endpoint)),
         figure("Queued", "queued", |connection| Bytes(connection.queued)),
         figure("Stalled for", "stalled_seconds", |connection| Stalled(connection.stalled_seconds)),
+        sorted("Client", "client", |connection| Text(&connection.client)),
     ];
 
     fn contains(&self, text: &str) -> bool {
-        self.peer.contains(text) || self.target.contains(text)
+        [&self.peer, &self.target, &self.client].into_iter().any(|one| one.contains(text))
     }
 }
 
@@ -282,7 +289,7 @@ mod tests {
         let some = Some(1.0);
         sorts(&Agent { rtt_seconds: some, expected_dial_seconds: some, ..Agent::default() });
         sorts(&Server { rtt_seconds: some, ..Server::default() });
-        sorts(&Connection { stalled_seconds: some, ..Connection::default() });
+        sorts(&Connection { stalled_seconds: some, client: "unix".to_owned(), ..Connection::default() });
     }
 
     #[test]

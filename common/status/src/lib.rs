@@ -186,7 +186,7 @@ pub struct Totals {
     pub connections: u64,
     /// Dials that wait for an answer.
     pub pending_dials: u64,
-    /// Failed dials since the start.
+    /// Failed dials since the start, without those that another agent took over.
     pub failed_dials: u64,
     /// Dials that succeeded since the start.
     pub dials: u64,
@@ -230,7 +230,7 @@ pub struct Agent {
     pub bytes_from_agent: u64,
     /// Dials that reached an endpoint.
     pub dials_ok: u64,
-    /// Dials that failed.
+    /// Dials that failed, with those that another agent took over.
     pub dials_failed: u64,
     /// When the last one of them failed (RFC 3339). Empty if none has.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -279,6 +279,9 @@ pub struct Connection {
     pub peer: String,
     /// The host and port that the client asked for.
     pub target: String,
+    /// The client's address, after its certificate's name if it has one (server).
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub client: String,
     /// When it was established.
     pub since: String,
     /// Payload bytes from the client to the endpoint.

@@ -31,6 +31,17 @@ async fn page_is_readable_at_both_widths_light_and_dark() -> Result<()> {
                 assert_eq!(browser.run(overflow).await?, 0, "{program} {size:?} scrolls to the side");
                 let scheme = if dark { "dark" } else { "light" };
                 keep(&format!("{program}-{}-{scheme}.png", size.0), &browser.screenshot().await?)?;
+                if size == SIZES[0] {
+                    let wide = "for (const name of document.querySelectorAll('#agents tbody th')) \
+                        name.textContent = 'ip-10-0-12-34.eu-central-1.compute.internal'; \
+                        return [...document.querySelectorAll('.scroll')] \
+                        .filter(one => one.scrollWidth > one.clientWidth).map(one => one.parentElement.id)";
+                    assert_eq!(
+                        browser.run(wide).await?,
+                        json!([]),
+                        "{program}: tables are wider than the window"
+                    );
+                }
             }
         }
     }

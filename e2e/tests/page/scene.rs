@@ -28,7 +28,7 @@ impl Scene {
     /// Starts the pair, and waits until the server's status shows everything.
     pub(crate) async fn start() -> Result<Self> {
         let setup = Setup::new(Mode::HttpConnect, Front::Tls);
-        let nodes = (1..=3).map(|at| (format!("node-{at}"), format!("ipv4=10.0.0.{at}")));
+        let nodes = (1..=3).map(|at| (format!("node-{at}"), format!("ipv4=10.0.0.{at}&zone=eu-central-1a")));
         let pair =
             nodes.fold(setup, |setup, (id, identifiers)| setup.agent(&id, &identifiers)).start().await?;
         let endpoints = vec![Endpoint::echo().await?, Endpoint::source(Payload::new(9, 32 << 20)).await?];

@@ -191,6 +191,11 @@ impl ConnectionLog {
         }
     }
 
+    /// The client: the certificate's name, or the source address.
+    pub fn client(&self) -> &str {
+        &self.identity.peer
+    }
+
     /// Counts bytes that were read from the client.
     pub fn from_client(&mut self, bytes: usize) {
         self.from_client += bytes as u64;

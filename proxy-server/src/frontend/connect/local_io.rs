@@ -109,6 +109,10 @@ impl<S: Socket> SocketIo<S> {
 }
 
 impl<S: Socket> LocalIo for SocketIo<S> {
+    fn client(&self) -> &str {
+        self.log.client()
+    }
+
     fn poll_read(&mut self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Read>> {
         let sent_before = !self.early.is_empty();
         let bytes = if self.early.is_empty() {

@@ -139,6 +139,10 @@ impl<W: Wire> GrpcIo<W> {
 }
 
 impl<W: Wire + Send> LocalIo for GrpcIo<W> {
+    fn client(&self) -> &str {
+        self.log.client()
+    }
+
     fn poll_read(&mut self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Read>> {
         self.more = None;
         if self.ahead.is_empty() {

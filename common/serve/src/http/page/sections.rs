@@ -38,7 +38,7 @@ fn short<R>(html: &mut Html, view: &View<'_>, table: &Table<R>, rows: &[R]) {
 const AGENTS: Table<Agent> = Table {
     id: "agents",
     title: "Agents",
-    caption: "Connected agents, by id",
+    caption: "Connected agents, by id. \u{201c}Dials failed\u{201d} includes dials that another agent then took over; the totals above do not.",
     empty: "No agent is connected. The table of refused peers below may show why.",
     list: Some(List::Peers),
     columns: Agent::COLUMNS,

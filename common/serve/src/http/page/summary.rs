@@ -193,8 +193,9 @@ fn stalls(view: &View<'_>) -> Option<Fault> {
         one.stalled_seconds.unwrap_or_default().total_cmp(&two.stalled_seconds.unwrap_or_default())
     })?;
     let query = longest_stalls();
+    let from = if longest.client.is_empty() { String::new() } else { format!(" from {}", longest.client) };
     let text = format!(
-        "{} on this page: the {} takes no data. Longest: the connection to {} through {}, for {}",
+        "{} on this page: the {} takes no data. Longest: the connection{from} to {} through {}, for {}",
         count(stalled.count() as u64, "stalled connection"),
         if view.status.is_agent() { "endpoint" } else { "client" },
         longest.target,

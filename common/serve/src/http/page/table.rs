@@ -95,13 +95,14 @@ impl<R> Table<R> {
     fn rows(&self, html: &mut Html, view: &View<'_>, rows: &[&R]) {
         html.raw("<div class=\"scroll\" role=\"group\" tabindex=\"0\" aria-labelledby=\"").raw(self.id);
         html.raw("-title\"><table><caption>").raw(self.caption).raw("</caption><thead><tr>");
-        for column in self.columns() {
+        let columns = self.columns(view, rows);
+        for column in &columns {
             self.head(html, view, column);
         }
         html.raw("</tr></thead><tbody>");
         for row in rows {
             html.raw("<tr>");
-            for (at, column) in self.columns().enumerate() {
+            for (at, column) in columns.iter().enumerate() {
                 html.raw(if at == 0 { "<th scope=\"row\"" } else { "<td" });
                 html.raw(if column.numeric { " class=\"number\">" } else { ">" });
                 show_cell(html, view, &(column.cell)(row));
@@ -112,8 +113,13 @@ impl<R> Table<R> {
         html.raw("</tbody></table></div>");
     }
 
-    fn columns(&self) -> impl Iterator<Item = &Column<R>> {
-        self.columns.iter().filter(|column| !column.is_detail)
+    /// The columns in which a row has a text, and the one by which the rows are sorted.
+    fn columns(&self, view: &View<'_>, rows: &[&R]) -> Vec<&Column<R>> {
+        let now = &view.status.now;
+        let has_text = |column: &Column<R>| rows.iter().any(|row| !(column.cell)(row).text(now).is_empty());
+        let is_sorted = |column: &Column<R>| !column.sort.is_empty() && column.sort == view.query.sort;
+        let columns = self.columns.iter().filter(|column| !column.is_detail);
+        columns.filter(|column| is_sorted(column) || has_text(column)).collect()
     }
 
     fn head(&self, html: &mut Html, view: &View<'_>, column: &Column<R>) {
@@ -175,6 +181,9 @@ fn show_cell(html: &mut Html, view: &View<'_>, cell: &Cell<'_>) {
         Cell::State(good, state, reason) => {
             badge(html, if good { "good" } else { "bad" }, state);
             details(html, reason);
+        }
+        Cell::Long(text) => {
+            html.raw("<span class=\"long\" title=\"").text(text).raw("\">").text(text).raw("</span>");
         }
         Cell::Detailed(text, more) => details(html.text(text), more),
         Cell::Texts(texts) => {
