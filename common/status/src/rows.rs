@@ -9,7 +9,7 @@ pub trait Row: Sized + 'static {
     /// Its columns. The list can be sorted by those with a field.
     const COLUMNS: &'static [Column<Self>];
 
-    /// Whether an id, address, identity or target contains this text.
+    /// Whether an id, address, identity, target or client contains this text.
     fn contains(&self, text: &str) -> bool;
 
     /// The column of a field.

@@ -107,15 +107,22 @@ impl Drop for Outcome<'_> {
 /// Resolves by the system's configuration, with the hickory library. Counts each lookup once.
 pub struct SystemResolver {
     results: CountBy<LookupResult>,
-    files: [PathBuf; 2],
     state: Mutex<State>,
 }
 
 struct State {
     current: Arc<Configured>,
-    /// The files' modification times at the last reading.
-    stamps: [Option<SystemTime>; 2],
+    resolv_conf: ReadFile,
+    hosts: ReadFile,
     checked: Instant,
+}
+
+/// A file as it could be read last.
+struct ReadFile {
+    path: PathBuf,
+    text: Vec<u8>,
+    /// The modification time at that reading.
+    stamp: Option<SystemTime>,
     /// The last reading failed.
     unreadable: bool,
 }
@@ -221,12 +228,11 @@ impl SystemResolver {
         hosts: impl Into<PathBuf>,
         results: CountBy<LookupResult>,
     ) -> Self {
-        let files = [resolv_conf.into(), hosts.into()];
-        let none = resolv_conf::Config::new();
-        let current = Arc::new(Configured::new(&none, &servers(&none), Hosts::default()));
-        let mut state = State { current, stamps: [None; 2], checked: Instant::now(), unreadable: false };
-        state.read(&files);
-        Self { results, files, state: Mutex::new(state) }
+        let (mut resolv_conf, mut hosts) = (ReadFile::new(resolv_conf.into()), ReadFile::new(hosts.into()));
+        resolv_conf.read();
+        hosts.read();
+        let current = Arc::new(Configured::read(&resolv_conf.text, &hosts.text));
+        Self { results, state: Mutex::new(State { current, resolv_conf, hosts, checked: Instant::now() }) }
     }
 
     /// The configuration, read again if a file has changed; checks at most once in [`FILE_CHECK_INTERVAL`].
@@ -234,7 +240,8 @@ impl SystemResolver {
         let mut state = self.state.lock();
         if state.checked.elapsed() >= FILE_CHECK_INTERVAL {
             state.checked = Instant::now();
-            if state.read(&self.files) {
+            if state.resolv_conf.read() | state.hosts.read() {
+                state.current = Arc::new(Configured::read(&state.resolv_conf.text, &state.hosts.text));
                 tracing::info!("name resolution configuration changed and was read again");
             }
         }
@@ -242,20 +249,31 @@ impl SystemResolver {
     }
 }
 
-impl State {
-    /// Reads the files if they have changed; returns whether it did. If one cannot be read, nothing changes until the next check.
-    fn read(&mut self, files: &[PathBuf; 2]) -> bool {
-        let stamps =
-            files.each_ref().map(|path| std::fs::metadata(path).and_then(|data| data.modified()).ok());
-        if stamps == self.stamps {
+impl ReadFile {
+    fn new(path: PathBuf) -> Self {
+        Self { path, text: Vec::new(), stamp: None, unreadable: false }
+    }
+
+    /// Reads the file if it has changed; returns whether it did. A file that is missing or not for this user is an empty one, as in
+    /// Go. After another error the text stays, and the next check reads again.
+    fn read(&mut self) -> bool {
+        let stamp = std::fs::metadata(&self.path).and_then(|data| data.modified()).ok();
+        if stamp == self.stamp {
             return false;
         }
-        let read = Configured::read(files);
-        let failed_before = std::mem::replace(&mut self.unreadable, read.is_err());
-        match read {
-            Ok(current) => (self.current, self.stamps) = (Arc::new(current), stamps),
+        let text = match std::fs::read(&self.path) {
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) =>
+            {
+                Ok(Vec::new())
+            }
+            read => read,
+        };
+        let failed_before = std::mem::replace(&mut self.unreadable, text.is_err());
+        match text {
+            Ok(text) => (self.text, self.stamp) = (text, stamp),
             Err(error) if !failed_before => {
-                tracing::warn!(err = %error, "name resolution configuration cannot be read, keeping the present one");
+                tracing::warn!(err = %error, file = %self.path.display(), "cannot read the file, its last contents stay");
             }
             Err(_) => {}
         }
@@ -273,14 +291,14 @@ impl Resolve for SystemResolver {
 }
 
 impl Configured {
-    fn read([resolv_conf, hosts]: &[PathBuf; 2]) -> io::Result<Self> {
-        let (conf, errors) = resolv_conf::Config::parse_with_errors(&read_file(resolv_conf)?);
+    fn read(resolv_conf: &[u8], hosts: &[u8]) -> Self {
+        let (conf, errors) = resolv_conf::Config::parse_with_errors(resolv_conf);
         for error in errors {
             tracing::warn!(err = %error, "a line of resolv.conf cannot be used (the first one has number 0)");
         }
         let mut known = Hosts::default();
-        let _ = known.read_hosts_conf(String::from_utf8_lossy(&read_file(hosts)?).as_bytes());
-        Ok(Self::new(&conf, &servers(&conf), known))
+        let _ = known.read_hosts_conf(String::from_utf8_lossy(hosts).as_bytes());
+        Self::new(&conf, &servers(&conf), known)
     }
 
     fn new(conf: &resolv_conf::Config, servers: &[SocketAddr], hosts: Hosts) -> Self {
@@ -446,14 +464,6 @@ fn search(conf: &resolv_conf::Config) -> Vec<Name> {
         search.extend(conf.get_system_domain().and_then(|domain| domain.parse().ok()));
     }
     search
-}
-
-/// A missing file is an empty one.
-fn read_file(path: &PathBuf) -> io::Result<Vec<u8>> {
-    match std::fs::read(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        read => read.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display()))),
-    }
 }
 
 /// The addresses of a name in the hosts file. The library would apply search domains first, and ask its servers for

@@ -1,4 +1,5 @@
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use serve::metrics::Registry;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -423,7 +424,9 @@ async fn changed_files_are_read_anew() {
 /// Changes a file that was read within the resolution of modification times.
 fn change(path: &Path, text: &str) {
     std::fs::write(path, text).unwrap();
-    std::fs::File::open(path).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
+    static CHANGES: AtomicU64 = AtomicU64::new(0);
+    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(CHANGES.fetch_add(1, Ordering::Relaxed));
+    std::fs::File::open(path).unwrap().set_modified(time).unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -454,7 +457,21 @@ async fn files_that_cannot_be_read_change_nothing() {
     assert_eq!(servers_of(&resolver), ["10.0.0.2:53"]);
     box_is(&[]);
     let text = log.text();
-    assert_eq!(text.matches("cannot be read, keeping the present one").count(), 2, "once each: {text}");
+    assert_eq!(text.matches("cannot read the file, its last contents stay").count(), 2, "once each: {text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_that_cannot_be_read_leaves_the_other() {
+    let directory = tempfile::tempdir().unwrap();
+    let (conf, hosts) = (directory.path().join("resolv.conf"), directory.path().join("hosts"));
+    std::fs::create_dir(&hosts).unwrap();
+    std::fs::write(&conf, "nameserver 10.0.0.1\noptions attempts:1\n").unwrap();
+    let metrics = register(&mut Registry::default());
+    let resolver = SystemResolver::with_files(&conf, &hosts, metrics.lookups.clone());
+    assert_eq!(servers_of(&resolver), ["10.0.0.1:53"]);
+    change(&conf, "nameserver 10.0.0.2\noptions attempts:1\n");
+    tokio::time::advance(FILE_CHECK_INTERVAL).await;
+    assert_eq!(servers_of(&resolver), ["10.0.0.2:53"]);
 }
 
 #[test]
