@@ -273,7 +273,7 @@ impl ReadFile {
         match text {
             Ok(text) => (self.text, self.stamp) = (text, stamp),
             Err(error) if !failed_before => {
-                tracing::warn!(err = %error, file = %self.path.display(), "cannot read the file, its last contents stay");
+                tracing::warn!(err = %error, file = %self.path.display(), "cannot read file, keeping its previous contents");
             }
             Err(_) => {}
         }
@@ -294,7 +294,7 @@ impl Configured {
     fn read(resolv_conf: &[u8], hosts: &[u8]) -> Self {
         let (conf, errors) = resolv_conf::Config::parse_with_errors(resolv_conf);
         for error in errors {
-            tracing::warn!(err = %error, "a line of resolv.conf cannot be used (the first one has number 0)");
+            tracing::warn!(err = %error, "ignored an invalid line of resolv.conf (the first line has number 0)");
         }
         let mut known = Hosts::default();
         let _ = known.read_hosts_conf(String::from_utf8_lossy(hosts).as_bytes());

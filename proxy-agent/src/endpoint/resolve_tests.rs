@@ -457,7 +457,11 @@ async fn files_that_cannot_be_read_change_nothing() {
     assert_eq!(servers_of(&resolver), ["10.0.0.2:53"]);
     box_is(&[]);
     let text = log.text();
-    assert_eq!(text.matches("cannot read the file, its last contents stay").count(), 2, "once each: {text}");
+    assert_eq!(
+        text.matches("cannot read file, keeping its previous contents").count(),
+        2,
+        "once each: {text}"
+    );
 }
 
 #[tokio::test(start_paused = true)]

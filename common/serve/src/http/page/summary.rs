@@ -193,14 +193,16 @@ fn stalls(view: &View<'_>) -> Option<Fault> {
         one.stalled_seconds.unwrap_or_default().total_cmp(&two.stalled_seconds.unwrap_or_default())
     })?;
     let query = longest_stalls();
-    let from = if longest.client.is_empty() { String::new() } else { format!(" from {}", longest.client) };
+    let client =
+        if longest.client.is_empty() { String::new() } else { format!(", client {}", longest.client) };
     let text = format!(
-        "{} on this page: the {} takes no data. Longest: the connection{from} to {} through {}, for {}",
+        "{} on this page: the {} takes no data. Longest: {}{client}, target {}, {} {}",
         count(stalled.count() as u64, "stalled connection"),
         if view.status.is_agent() { "endpoint" } else { "client" },
+        duration(longest.stalled_seconds.unwrap_or_default()),
         longest.target,
+        if view.status.is_agent() { "server" } else { "agent" },
         longest.peer,
-        duration(longest.stalled_seconds.unwrap_or_default())
     );
     Some(("warn", text, view.href(&query, "#connections")))
 }

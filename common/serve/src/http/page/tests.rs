@@ -180,7 +180,7 @@ fn faults_are_named_with_links_to_their_rows() {
             "|1 of 3 agents is not ready: node-2 is ejected: its dials fail, those of others do not; tried again in 20 s|",
             "|7 of 7 dials failed at node-2. Last: too many open files|",
             "|1 of 127 dials in the last 15 minutes failed, all through node-2. Last: 10.1.2.3:10250: connect: connection refused|",
-            "|1 stalled connection on this page: the client takes no data. Longest: the connection from certificate kube-apiserver at 10.0.0.5:40000 to 10.1.1.3:443 through node-3, for 12 s|",
+            "|1 stalled connection on this page: the client takes no data. Longest: 12 s, client certificate kube-apiserver at 10.0.0.5:40000, target 10.1.1.3:443, agent node-3|",
             "|Changed certificate files of frontend cannot be used, the old ones stay in use: no END line|",
             "|The certificate presented at “frontend” expires in 3 d 12 h: --frontend-cert /pki/frontend.crt|",
             "|The certificate presented at “kubeconfig” expires in 19 d: ",
