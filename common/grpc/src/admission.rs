@@ -1,6 +1,7 @@
 //! A limit on the memory of connections that have had no accepted stream: anyone can open them.
 //!
-//! The peer of such a connection is charged for all bytes that it has sent, even after they were freed, because an agent sends only its headers.
+//! The peer of such a connection is charged for all bytes that it has sent, even after they were freed, because an agent sends
+//! only its headers.
 //! Its windows are small until it is admitted.
 
 use std::sync::Arc;

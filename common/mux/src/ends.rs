@@ -165,7 +165,8 @@ impl<S: Side, P: Payload> Link<S, P> {
         }
     }
 
-    /// Server: sends CLOSE_REQ, after the pause behind the last DATA. `within`: how long the link waits for CLOSE_RSP before it proceeds without it.
+    /// Server: sends CLOSE_REQ, after the pause behind the last DATA. `within`: how long the link waits for CLOSE_RSP before it
+    /// proceeds without it.
     pub(crate) fn request_close(&mut self, now: Time, key: ConnKey, within: Duration) {
         let Some(conn) = self.table.get_mut(key) else { return };
         let due = conn.last_sent.after(self.limits.close_pause);

@@ -1,5 +1,6 @@
 //! Sudden losses: killed processes during transfers, cut connections, silent networks.
 
+use std::cell::RefCell;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -8,7 +9,7 @@ use e2e::adversarial::AgentMeta;
 use e2e::endpoints::Endpoint;
 use e2e::exchange::{echo, echoed, expect_any_end, works};
 use e2e::frontend::{Conn, Mode, Tunnel};
-use e2e::metrics::SERVER;
+use e2e::metrics::{AGENT, SERVER, Scrape};
 use e2e::pair::{FRONTS, Front, Pair, Setup};
 use e2e::payload::Payload;
 use e2e::process::Signal;
@@ -111,16 +112,15 @@ async fn a_lost_agent_is_not_counted_although_a_client_reads_nothing() -> Result
     let endpoint = Endpoint::source(Payload::new(1, 64 << 20)).await?;
     let _unread = pair.frontend().dial(&endpoint.target()).await?;
     // The queue also holds bytes for a moment while the client's window fills.
-    let stalled = async {
-        let mut samples = vec![0.0];
-        while samples.len() < 10 || samples[0] == 0.0 {
-            let queued = pair.server().metric("queued_bytes", &[]).await?;
-            samples.retain(|sample| *sample == queued);
-            samples.push(queued);
-        }
-        anyhow::Ok(())
+    let samples = RefCell::new(Vec::new());
+    let stands_still = |scrape: &Scrape| {
+        let queued = scrape.value(&format!("{SERVER}queued_bytes"), &[]);
+        let mut samples = samples.borrow_mut();
+        samples.retain(|sample| *sample == queued);
+        samples.push(queued);
+        samples.len() >= 10 && queued > 0.0
     };
-    within("a queue that stands still", stalled).await??;
+    pair.server().wait_metrics("a queue that stands still", stands_still).await?;
     pair.agent_mut().process.kill()?;
     let counted = [("service_method", "Connect")];
     let gone = pair.server().wait_metric("grpc_connections", &counted, 0.0);
@@ -140,11 +140,8 @@ async fn an_agent_returns_at_once_although_an_endpoint_takes_nothing() -> Result
         let (_input, mut output) = tokio::io::split(conn);
         let _ = Payload::new(1, 1 << 40).send(&mut output).await;
     });
-    let queued = async {
-        while pair.agent().metric("queued_bytes", &[]).await? == 0.0 {}
-        anyhow::Ok(())
-    };
-    within("bytes that wait", queued).await??;
+    let queued = |scrape: &Scrape| scrape.value(&format!("{AGENT}queued_bytes"), &[]) > 0.0;
+    pair.agent().wait_metrics("bytes that wait", queued).await?;
     pair.server_mut().process.kill()?;
     within_limit("the loss", Duration::from_secs(5), pair.agent_mut().wait_unready()).await??;
     pair.server_mut().restart()?;

@@ -93,14 +93,13 @@ impl AgentService {
     ) -> Option<Started> {
         let open = self.metrics.grpc_connections.enter(ServiceMethod::Connect);
         let admitted = self.admit(&mut request, &peer).await;
-        let link =
-            match admitted.and_then(|agent| self.register(agent, &request, Arc::clone(&peer), &slot, open)) {
-                Ok(link) => link,
-                Err(refused) => {
-                    self.refuse(request, &peer, &refused);
-                    return None;
-                }
-            };
+        let link = match admitted.and_then(|agent| self.register(agent, &request, &peer, &slot, open)) {
+            Ok(link) => link,
+            Err(refused) => {
+                self.refuse(request, &peer, &refused);
+                return None;
+            }
+        };
         let stream = self.accept_stream(request, &link, &peer)?;
         self.probe_siblings(&link);
         self.warn_of_missing_identifiers();
@@ -133,7 +132,7 @@ impl AgentService {
         &self,
         (metadata, admitted, owned): Agent,
         request: &Request,
-        peer: Arc<AgentPeer>,
+        peer: &Arc<AgentPeer>,
         slot: &AgentSlot,
         open: LiveGuard,
     ) -> Result<AgentLink, Refused> {
@@ -183,7 +182,7 @@ impl AgentService {
             _counted: counted,
             _reviewed: reviewed.clone().drop_guard(),
             began: Instant::now(),
-            peer,
+            peer: Arc::clone(peer),
             metrics: self.metrics.clone(),
         };
         let handler = ServerLinkHandler::new(

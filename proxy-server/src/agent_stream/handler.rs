@@ -58,7 +58,7 @@ pub(crate) struct ServerLinkHandler {
     stopping: bool,
 }
 
-/// What a stream has until it is lost. Its last bytes may be flushed for minutes afterwards.
+/// The parts of a stream that end with its loss. The driver may flush the last bytes for minutes afterwards.
 pub(super) struct Living {
     /// The stream's entry among the backends.
     pub(super) registration: Registration<LinkHandle>,

@@ -47,24 +47,23 @@ pub(super) fn cut(text: &str, limit: usize) -> &str {
 
 /// Appends the text with harmful characters escaped.
 pub(super) fn plain(out: &mut String, text: &str) {
-    if is_printable_ascii(text) {
-        return out.push_str(text);
-    }
-    for c in text.chars() {
-        if misleads(c) { escape(out, c) } else { out.push(c) }
-    }
+    append(out, text, false);
 }
 
 /// Appends the text in double quotes, as Go's `strconv.Quote` does.
 pub(super) fn quoted(out: &mut String, text: &str) {
     out.push('"');
-    if is_printable_ascii(text) && !text.contains(['"', '\\']) {
-        out.push_str(text);
-        return out.push('"');
+    append(out, text, true);
+    out.push('"');
+}
+
+fn append(out: &mut String, text: &str, in_quotes: bool) {
+    if is_printable_ascii(text) && !(in_quotes && text.contains(['"', '\\'])) {
+        return out.push_str(text);
     }
     for c in text.chars() {
         match c {
-            '"' | '\\' => {
+            '"' | '\\' if in_quotes => {
                 out.push('\\');
                 out.push(c);
             }
@@ -72,10 +71,9 @@ pub(super) fn quoted(out: &mut String, text: &str) {
             c => out.push(c),
         }
     }
-    out.push('"');
 }
 
-/// Nearly every text is, and needs no look at each character: escapes were a tenth of a dial's instructions.
+/// Nearly every text is, and is copied as a whole: to look at each character takes a tenth of a dial's instructions.
 fn is_printable_ascii(text: &str) -> bool {
     text.bytes().all(|byte| matches!(byte, b' '..=b'~'))
 }
