@@ -63,11 +63,11 @@ pub struct ConnInfo {
 /// A line of the connection log. Its fields are documented in docs/connection-log.md.
 #[derive(Serialize)]
 struct Record<'a> {
-    server: String,
+    server: Peer<'a>,
     dial_id: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
     connect_id: Option<i64>,
-    target: String,
+    target: Peer<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     resolved: Option<SocketAddr>,
     bytes_to_endpoint: u64,
@@ -77,7 +77,7 @@ struct Record<'a> {
     total_ms: Option<f64>,
     end: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
+    error: Option<Peer<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     trace_id: Option<&'a str>,
 }
@@ -96,10 +96,10 @@ impl ConnInfo {
         }
         let connect = self.dial.saturating_sub(self.lookup.unwrap_or_default());
         self.records.write(&Record {
-            server: Peer(&self.server_id).to_string(),
+            server: Peer(&self.server_id),
             dial_id: self.dial_id,
             connect_id: open.map(|_| self.connect_id),
-            target: Peer(&self.address).to_string(),
+            target: Peer(&self.address),
             resolved: open.map(|(peer, _)| peer),
             bytes_to_endpoint: bytes.0,
             bytes_from_endpoint: bytes.1,
@@ -107,7 +107,7 @@ impl ConnInfo {
             connect_ms: milliseconds(Some(connect)),
             total_ms: milliseconds(Some(self.dial + open.map_or(Duration::ZERO, |(_, time)| time))),
             end,
-            error: (!error.is_empty()).then(|| Peer(error).to_string()),
+            error: (!error.is_empty()).then_some(Peer(error)),
             trace_id: self.trace_id.as_deref(),
         });
     }

@@ -50,9 +50,9 @@ struct Record<'a> {
     peer: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     certificate: Option<&'a str>,
-    target: String,
+    target: Peer<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    agent: Option<String>,
+    agent: Option<Peer<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     connect_id: Option<i64>,
     attempts: u32,
@@ -64,7 +64,7 @@ struct Record<'a> {
     total_ms: Option<f64>,
     end: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
+    error: Option<Peer<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     trace_id: Option<String>,
 }
@@ -113,8 +113,8 @@ impl ConnInfo {
             frontend: self.frontend,
             peer,
             certificate,
-            target: Peer(&self.target.address).to_string(),
-            agent: stages.agent.as_deref().map(|agent| Peer(agent).to_string()),
+            target: Peer(&self.target.address),
+            agent: stages.agent.as_deref().map(Peer),
             connect_id: connect.map(|_| self.connect_id),
             attempts: stages.attempts,
             bytes_to_endpoint: bytes.0,
@@ -124,7 +124,7 @@ impl ConnInfo {
             connect_ms: milliseconds(connect),
             total_ms: milliseconds(Some(stages.total())),
             end,
-            error: (!error.is_empty()).then(|| Peer(error).to_string()),
+            error: (!error.is_empty()).then_some(Peer(error)),
             trace_id: stages.span.trace_id(),
         });
     }

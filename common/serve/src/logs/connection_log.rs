@@ -23,6 +23,14 @@ use crate::metrics::Registry;
 /// The size at which a file is replaced, in bytes.
 pub(super) const MAX_FILE_SIZE: u64 = 100 << 20;
 
+/// A line without its end.
+#[derive(Serialize)]
+struct Record<'a, T> {
+    time: String,
+    #[serde(flatten)]
+    fields: &'a T,
+}
+
 /// The connection log, or none. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct ConnectionLogWriter(Option<Arc<Queue>>);
@@ -59,8 +67,8 @@ impl ConnectionLogWriter {
     pub fn write(&self, fields: &impl Serialize) {
         let Some(queue) = &self.0 else { return };
         // Structs of strings and numbers always serialize.
-        let Ok(object) = serde_json::to_string(fields) else { return };
-        let text = format!("{{\"time\":\"{}\",{}\n", rfc3339(now()), object.trim_start_matches('{'));
+        let Ok(mut text) = serde_json::to_string(&Record { time: rfc3339(now()), fields }) else { return };
+        text.push('\n');
         queue.push(Line { severity: Severity::Info, text });
     }
 

@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Write};
 
+use serde::{Serialize, Serializer};
 use status::words::misleads;
 
 /// The longest logged string of a peer, in bytes.
@@ -21,6 +22,12 @@ impl fmt::Display for Peer<'_> {
             true => f.write_str(self.0),
             false => f.write_str(&cut_and_escaped(self.0, PEER_LIMIT)),
         }
+    }
+}
+
+impl Serialize for Peer<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 
@@ -57,6 +64,16 @@ pub(super) fn quoted(out: &mut String, text: &str) {
     out.push('"');
 }
 
+/// Puts what `out` has from `start` on into double quotes.
+pub(super) fn quote(out: &mut String, start: usize) {
+    if out.get(start..).is_some_and(|text| is_printable_ascii(text) && !text.contains(['"', '\\'])) {
+        out.insert(start, '"');
+        return out.push('"');
+    }
+    let text = out.split_off(start);
+    quoted(out, &text);
+}
+
 fn append(out: &mut String, text: &str, in_quotes: bool) {
     if is_printable_ascii(text) && !(in_quotes && text.contains(['"', '\\'])) {
         return out.push_str(text);
@@ -80,7 +97,8 @@ fn is_printable_ascii(text: &str) -> bool {
 
 /// The text as a JSON string.
 pub(super) fn json(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
+    // Strings always serialize.
+    serde_json::to_string(text).unwrap_or_default()
 }
 
 fn escape(out: &mut String, c: char) {
