@@ -89,8 +89,12 @@ struct Program {
 }
 
 impl Exec {
-    /// Checks the section. `folder` is the kubeconfig's, `cluster` the cluster info for the plug-in.
-    pub(super) fn new(plugin: Plugin, folder: &Path, cluster: Value) -> Result<Self, String> {
+    /// Checks the section. `folder` is the kubeconfig's, `cluster` returns the cluster info for the plug-in.
+    pub(super) fn new(
+        plugin: Plugin,
+        folder: &Path,
+        cluster: impl FnOnce() -> Result<Value, String>,
+    ) -> Result<Self, String> {
         let known = ["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"];
         if !known.contains(&plugin.api_version.as_str()) {
             return Err(format!(
@@ -103,7 +107,7 @@ impl Exec {
         }
         let mut spec = serde_json::json!({ "interactive": false });
         if plugin.provide_cluster_info == Some(true) {
-            spec["cluster"] = cluster;
+            spec["cluster"] = cluster()?;
         }
         let info =
             serde_json::json!({ "kind": "ExecCredential", "apiVersion": plugin.api_version, "spec": spec });

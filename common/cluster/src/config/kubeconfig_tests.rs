@@ -111,6 +111,35 @@ fn insecure_settings_are_reported() {
     assert!(warnings("server: 'http://127.0.0.1:8001'")[0].contains("in the clear"));
 }
 
+/// The fields of client-go's `ConfigToExecCluster`.
+#[tokio::test]
+async fn plug_in_gets_the_cluster_info() {
+    let exec = "exec: {apiVersion: client.authentication.k8s.io/v1, command: sh, provideClusterInfo: true, \
+                args: ['-c', 'printf %s \"$KUBERNETES_EXEC_INFO\" > \"${0%/*}/info\"', ";
+    let cluster = format!(
+        "{SERVER}, tls-server-name: kubernetes, proxy-url: 'http://u:p@proxy:3128', certificate-authority: ca.crt, \
+         extensions: [{{name: other, extension: 1}}, \
+         {{name: client.authentication.k8s.io/exec, extension: {{audience: a}}}}]"
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config");
+    std::fs::write(&path, kubeconfig(&cluster, &format!("{exec}{}]}}", path.display()))).unwrap();
+    assert!(load(&path).unwrap_err().to_string().contains("certificate-authority"));
+    std::fs::write(folder.path().join("ca.crt"), "authority").unwrap();
+    let credentials = load(&path).unwrap().credentials;
+    assert!(credentials.show().await.is_err(), "it prints nothing");
+    let info = std::fs::read_to_string(folder.path().join("info")).unwrap();
+    let info: Value = serde_json::from_str(&info).unwrap();
+    let want = serde_json::json!({
+        "server": "https://10.0.0.1:6443",
+        "tls-server-name": "kubernetes",
+        "certificate-authority-data": STANDARD.encode("authority"),
+        "proxy-url": "http://u:p@proxy:3128",
+        "config": { "audience": "a" },
+    });
+    assert_eq!(info["spec"]["cluster"], want);
+}
+
 #[test]
 fn a_proxy_has_the_port_of_its_scheme() {
     for (url, shown, tls) in
