@@ -1,6 +1,7 @@
 //! A kubeconfig: the cluster and the user of its current context. Follows client-go's `clientcmd` for one named file:
 //! relative paths are relative to the file's folder, data takes precedence over files.
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use base64::Engine;
@@ -98,6 +99,14 @@ fn resolve(file: File, folder: &Path) -> Result<Config, String> {
     let identity = identity(&user, folder)?;
     let info = || cluster_info(&server, ca.as_ref(), &cluster);
     let credentials = credentials(user, folder, info)?;
+    let on_this_host = server.host == "localhost"
+        || server.host.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback());
+    if !(server.https || on_this_host || matches!(credentials, Credentials::None)) {
+        return Err(format!(
+            "the user's credentials would travel in the clear, because the server {server} is not https: \
+             write https://, or remove the credentials"
+        ));
+    }
     Ok(Config {
         server,
         tls: TlsFiles {

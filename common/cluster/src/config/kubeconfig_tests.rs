@@ -111,6 +111,24 @@ fn insecure_settings_are_reported() {
     assert!(warnings("server: 'http://127.0.0.1:8001'")[0].contains("in the clear"));
 }
 
+#[test]
+fn credentials_need_tls_unless_the_server_is_on_this_host() {
+    let exec = "exec: {apiVersion: client.authentication.k8s.io/v1, command: aws}";
+    for user in ["token: s3cret", "tokenFile: t", exec] {
+        for server in ["http://10.0.0.1:8080", "http://api.example", "10.0.0.1:8080"] {
+            let error = shown(&format!("server: '{server}'"), user).unwrap_err();
+            assert!(error.contains("is not https") && error.contains("write https://"), "{error}");
+            assert!(error.lines().count() == 1 && !error.contains("s3cret"), "{error}");
+        }
+        for server in
+            ["http://127.0.0.1:8001", "http://[::1]:8001", "http://localhost:8001", "localhost:8001"]
+        {
+            shown(&format!("server: '{server}'"), user).unwrap();
+        }
+    }
+    shown("server: 'http://10.0.0.1:8080'", "").unwrap();
+}
+
 /// The fields of client-go's `ConfigToExecCluster`.
 #[tokio::test]
 async fn plug_in_gets_the_cluster_info() {
