@@ -90,6 +90,17 @@ async fn watch_reports_events_and_the_reason_of_its_end() {
 }
 
 #[tokio::test]
+async fn watch_that_stays_silent_ends_with_an_error() {
+    let (api, _folder, client) = simple().await;
+    let mut watch = client.leases("kube-system").watch("", "0", LIMIT).await.unwrap();
+    assert!(matches!(watch.next().await.unwrap(), Some(WatchEvent::Bookmark(_))));
+    api.silence_watches();
+    tokio::time::pause();
+    let ended = tokio::time::timeout(LIMIT + Duration::from_secs(31), watch.next()).await;
+    assert!(matches!(ended.expect("ends"), Err(ApiError::Unanswered { cause: "timeout", .. })));
+}
+
+#[tokio::test]
 async fn a_token_is_reviewed() {
     let (api, _folder, client) = simple().await;
     let user = json!({"username": "system:serviceaccount:n:a", "extra": {"k": ["v"]}});
