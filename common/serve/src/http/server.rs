@@ -120,6 +120,7 @@ async fn accept(mut listener: AcceptLoop<TcpListener>, routes: Arc<Routes>, stop
 async fn connection(stream: TcpStream, peer: SocketAddr, routes: Arc<Routes>, graceful: Watcher) {
     // Answers are small and written at once; a failure here costs only milliseconds.
     let _ = stream.set_nodelay(true);
+    let half_close = routes.half_close;
     let service = service_fn(move |request: http::Request<hyper::body::Incoming>| {
         let routes = Arc::clone(&routes);
         async move {
@@ -132,6 +133,7 @@ async fn connection(stream: TcpStream, peer: SocketAddr, routes: Arc<Routes>, gr
         // Without a timer the time-out for heads has no effect.
         .timer(TokioTimer::new())
         .header_read_timeout(REQUEST_READ_TIMEOUT)
+        .half_close(half_close)
         .max_buf_size(HEAD_BYTES)
         .serve_connection(TokioIo::new(stream), service);
     // A failed connection concerns only its client.
