@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use net::listen::{AcceptLoop, bind_tcp};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::task::yield_now;
+use tokio::task::{spawn_blocking, yield_now};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -82,7 +83,10 @@ impl ServerHandle {
 async fn bind_or_retry(name: &'static str, bind: &Bind) -> TcpListener {
     let mut pause = BIND_RETRY_PAUSES.0;
     loop {
-        match bind_tcp(bind.host.text(), bind.port) {
+        let bind = bind.clone();
+        // A name server may not answer, and this thread serves the other ports.
+        let bound = spawn_blocking(move || bind_tcp(bind.host.text(), bind.port).map_err(io::Error::other));
+        match bound.await.map_err(io::Error::from).flatten() {
             Ok(listener) => return listener,
             Err(error) => {
                 let retry_in = GoDuration::from(pause);
