@@ -4,6 +4,7 @@
 
 mod pki;
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +18,9 @@ use pki::pki;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use rustls::pki_types::PrivateKeyDer;
 use serde_json::json;
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -90,6 +94,17 @@ async fn watch_reports_events_and_the_reason_of_its_end() {
 }
 
 #[tokio::test]
+async fn watch_that_stays_silent_ends_with_an_error() {
+    let (api, _folder, client) = simple().await;
+    let mut watch = client.leases("kube-system").watch("", "0", LIMIT).await.unwrap();
+    assert!(matches!(watch.next().await.unwrap(), Some(WatchEvent::Bookmark(_))));
+    api.silence_watches();
+    tokio::time::pause();
+    let ended = tokio::time::timeout(LIMIT + Duration::from_secs(31), watch.next()).await;
+    assert!(matches!(ended.expect("ends"), Err(ApiError::Unanswered { cause: "timeout", .. })));
+}
+
+#[tokio::test]
 async fn a_token_is_reviewed() {
     let (api, _folder, client) = simple().await;
     let user = json!({"username": "system:serviceaccount:n:a", "extra": {"k": ["v"]}});
@@ -152,6 +167,50 @@ async fn connections_are_reused_and_a_closed_one_costs_no_failure() {
         leases.list("", Freshness::Any).await.unwrap();
     }
     assert_eq!(api.count("GET"), 20);
+}
+
+/// A way to the API; each message breaks the connections that are open on it: they stay open and carry nothing.
+async fn breakable(to: SocketAddr) -> (SocketAddr, watch::Sender<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, (breaker, broken)) = (listener.local_addr().unwrap(), watch::channel(()));
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let mut broken = broken.clone();
+            broken.mark_unchanged();
+            tokio::spawn(async move {
+                let mut api = TcpStream::connect(to).await.unwrap();
+                tokio::select! {
+                    _ = copy_bidirectional(&mut client, &mut api) => {}
+                    Ok(()) = broken.changed() => std::future::pending().await,
+                }
+            });
+        }
+    });
+    (address, breaker)
+}
+
+#[tokio::test]
+async fn a_time_out_or_a_401_ends_the_idle_connections() {
+    let (api, folder) = (FakeApi::start().await.unwrap(), tempfile::tempdir().unwrap());
+    let path = api.kubeconfig(folder.path(), "{token: canary}").unwrap();
+    let (address, breaker) = breakable(api.address()).await;
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text.replace(&api.address().to_string(), &address.to_string())).unwrap();
+    let client = Client::new(Config::load(Some(&path)).unwrap(), "test", 0.0, 0);
+    let ask = |limit| client.review_token("t", "x", limit);
+    let two_idle = async || {
+        let (one, other) = tokio::join!(ask(LIMIT), ask(LIMIT));
+        one.and(other).unwrap();
+    };
+    two_idle().await;
+    breaker.send(()).unwrap();
+    let error = ask(Duration::from_millis(300)).await.unwrap_err();
+    assert!(matches!(error, ApiError::Unanswered { cause: "timeout", .. }), "{error}");
+    two_idle().await;
+    api.require_token("other");
+    assert!(ask(LIMIT).await.unwrap_err().is(401));
+    breaker.send(()).unwrap();
+    assert!(ask(LIMIT).await.unwrap_err().is(401));
 }
 
 #[tokio::test]

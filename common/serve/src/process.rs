@@ -66,7 +66,9 @@ pub fn main<C, E: AsRef<dyn Error>>(
     start: impl FnOnce(C) -> Result<(), E>,
 ) -> ExitCode {
     match parse(std::env::args_os(), |name| std::env::var_os(name)).map(start) {
-        Err(exit) => logs::leave(exit, std::env::args_os()),
+        // An error begins as cobra's.
+        Err(exit) if exit.code > 0 => Exit { stderr: format!("Error: {}", exit.stderr), ..exit }.leave(),
+        Err(exit) => exit.leave(),
         Ok(Ok(())) => ExitCode::SUCCESS,
         Ok(Err(error)) => {
             logs::fatal(&logs::chain(error.as_ref()));

@@ -17,6 +17,8 @@ use crate::api::{Lease, LeaseList};
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time-out of a list, which may be long.
 const LIST_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a watch is awaited after the time at which the API server should have ended it.
+const WATCH_GRACE: Duration = Duration::from_secs(30);
 /// See [`LeaseList::slow`].
 const SLOW: Duration = Duration::from_secs(2);
 
@@ -106,7 +108,7 @@ impl Leases {
             lasting.as_secs(),
         );
         let (response, pooled) = self.client.open(Call::new(Method::GET, path, CALL_TIMEOUT)).await?;
-        Ok(Watch::new(response.into_body(), pooled))
+        Ok(Watch::new(response.into_body(), pooled, Instant::now() + lasting + WATCH_GRACE))
     }
 
     fn named(&self, name: &str) -> String {

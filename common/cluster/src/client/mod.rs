@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, PROXY_AUTHORIZATION, RETRY_AFTER, USER_AGENT};
-use http::{HeaderMap, HeaderValue, Method, Request, Response};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -152,6 +152,8 @@ impl Client {
         doing: impl Future<Output = Result<T, ApiError>>,
     ) -> Result<T, ApiError> {
         timeout_at(call.deadline, doing).await.unwrap_or_else(|_| {
+            // The idle connections are probably dead as well, and each would take a time-out of its own.
+            self.0.pool.clear();
             let at = self.0.config.server.authority();
             let text = format!("the Kubernetes API at {at} did not answer within {:?}", call.limit);
             Err(ApiError::Unanswered { cause: "timeout", text })
@@ -169,10 +171,7 @@ impl Client {
             })?;
         }
         match self.send_as(call).await {
-            Err(error) if error.is(401) && self.0.config.credentials.refused() => {
-                self.0.pool.clear();
-                self.send_as(call).await
-            }
+            Err(error) if error.is(401) && self.0.config.credentials.refused() => self.send_as(call).await,
             sent => sent,
         }
     }
@@ -208,7 +207,12 @@ impl Client {
         }
         let retry_after = retry_after(response.headers());
         let body = self.read(response).await?;
-        self.0.pool.put(pooled);
+        if status == StatusCode::UNAUTHORIZED {
+            // A connection keeps its client certificate; a new one has the current certificate.
+            self.0.pool.clear();
+        } else {
+            self.0.pool.put(pooled);
+        }
         Err(ApiError::status(status.as_u16(), &body, retry_after, call.secret.as_deref()))
     }
 

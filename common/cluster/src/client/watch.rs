@@ -5,6 +5,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use serde::Deserialize;
 use serde_json::Value;
+use tokio::time::{Instant, timeout_at};
 
 use super::ApiError;
 use super::pool::Pooled;
@@ -31,6 +32,8 @@ pub struct Watch {
     unread: BytesMut,
     /// How many of these bytes contain no end of a line.
     searched: usize,
+    /// When a watch that the API server has not ended is lost.
+    deadline: Instant,
     /// Keeps the connection open.
     _connection: Pooled,
 }
@@ -43,15 +46,15 @@ struct Line {
 }
 
 impl Watch {
-    pub(super) fn new(body: Incoming, connection: Pooled) -> Self {
-        Self { body, unread: BytesMut::new(), searched: 0, _connection: connection }
+    pub(super) fn new(body: Incoming, connection: Pooled, deadline: Instant) -> Self {
+        Self { body, unread: BytesMut::new(), searched: 0, deadline, _connection: connection }
     }
 
-    /// The next event; `None` when the API server has ended the watch in order. Has no time-out. Cancel safe.
+    /// The next event; `None` when the API server has ended the watch in order. Cancel safe.
     ///
     /// # Errors
-    /// If the connection is lost or the data is invalid, or the API reports an error: 410 for a version that is too
-    /// old.
+    /// If the connection is lost or the data is invalid, if the API server has not ended the watch 30 s after it should
+    /// have, or if the API reports an error: 410 for a version that is too old.
     pub async fn next(&mut self) -> Result<Option<WatchEvent>, ApiError> {
         loop {
             let new = self.unread.get(self.searched..).unwrap_or_default();
@@ -67,7 +70,11 @@ impl Watch {
             if self.searched >= LINE_LIMIT {
                 return Err(ApiError::invalid_answer("a watch's event is too long"));
             }
-            let Some(frame) = self.body.frame().await else { return Ok(None) };
+            let frame = timeout_at(self.deadline, self.body.frame()).await.map_err(|_| {
+                let text = "the Kubernetes API did not end a watch in time".to_owned();
+                ApiError::Unanswered { cause: "timeout", text }
+            })?;
+            let Some(frame) = frame else { return Ok(None) };
             let frame = frame.map_err(|error| {
                 let text = format!("the Kubernetes API's watch: {error}");
                 ApiError::Unanswered { cause: "unreachable", text }

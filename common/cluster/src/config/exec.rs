@@ -8,10 +8,12 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::process::Command;
@@ -89,8 +91,12 @@ struct Program {
 }
 
 impl Exec {
-    /// Checks the section. `folder` is the kubeconfig's, `cluster` the cluster info for the plug-in.
-    pub(super) fn new(plugin: Plugin, folder: &Path, cluster: Value) -> Result<Self, String> {
+    /// Checks the section. `folder` is the kubeconfig's, `cluster` returns the cluster info for the plug-in.
+    pub(super) fn new(
+        plugin: Plugin,
+        folder: &Path,
+        cluster: impl FnOnce() -> Result<Value, String>,
+    ) -> Result<Self, String> {
         let known = ["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"];
         if !known.contains(&plugin.api_version.as_str()) {
             return Err(format!(
@@ -103,7 +109,7 @@ impl Exec {
         }
         let mut spec = serde_json::json!({ "interactive": false });
         if plugin.provide_cluster_info == Some(true) {
-            spec["cluster"] = cluster;
+            spec["cluster"] = cluster()?;
         }
         let info =
             serde_json::json!({ "kind": "ExecCredential", "apiVersion": plugin.api_version, "spec": spec });
@@ -162,8 +168,13 @@ impl Program {
         command.args(args.iter().flatten());
         command.envs(env.iter().flatten().map(|variable| (&variable.name, &variable.value)));
         command.env("KUBERNETES_EXEC_INFO", &self.info);
-        command.stdin(Stdio::null()).kill_on_drop(true);
-        let Ok(output) = timeout(RUN_TIMEOUT, command.output()).await else {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = command.process_group(0).kill_on_drop(true).spawn();
+        let group = child.as_ref().ok().and_then(|child| Pid::from_raw(child.id()?.cast_signed()));
+        let mut run = pin!(async { child?.wait_with_output().await });
+        let Ok(output) = timeout(RUN_TIMEOUT, run.as_mut()).await else {
+            // With the children of a shell script. A drop would kill only the shell.
+            let _ = group.map(|group| kill_process_group(group, Signal::KILL));
             return Err(self.failed(&format!("did not end within {} s", RUN_TIMEOUT.as_secs())));
         };
         let output = output.map_err(|error| {
@@ -214,5 +225,45 @@ impl Program {
 impl fmt::Display for Exec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}", self.0.program.plugin.command)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Read;
+    use std::sync::mpsc;
+
+    use tokio::task::spawn_blocking;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn run_that_times_out_leaves_no_child_of_a_wrapper() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, 0o600.into()).unwrap();
+        let plugin = serde_json::json!({
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "command": "sh",
+            "args": ["-c", "(echo; sleep 60) > \"$0\"; exit 1", pipe],
+        });
+        let plugin = serde_json::from_value(plugin).unwrap();
+        let exec = Exec::new(plugin, folder.path(), || Ok(Value::Null)).unwrap();
+        let run = tokio::spawn(async move { exec.show().await });
+        // Waits for the shell's child; the paused clock does not advance in the meantime.
+        let mut pipe = spawn_blocking(|| {
+            let mut pipe = File::open(pipe).unwrap();
+            pipe.read_exact(&mut [0]).unwrap();
+            pipe
+        })
+        .await
+        .unwrap();
+        let error = run.await.unwrap().err().unwrap();
+        assert!(error.contains("did not end within 30 s"), "{error}");
+        let (end, ended) = mpsc::channel();
+        std::thread::spawn(move || end.send(pipe.read_to_end(&mut Vec::new())));
+        let read = ended.recv_timeout(Duration::from_secs(20)).expect("no process holds the pipe");
+        assert_eq!(read.unwrap(), 0);
     }
 }

@@ -1,6 +1,7 @@
 //! A kubeconfig: the cluster and the user of its current context. Follows client-go's `clientcmd` for one named file:
 //! relative paths are relative to the file's folder, data takes precedence over files.
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use base64::Engine;
@@ -26,7 +27,7 @@ struct File {
 #[derive(Deserialize)]
 struct Named<T> {
     name: String,
-    #[serde(alias = "context", alias = "cluster", alias = "user")]
+    #[serde(alias = "context", alias = "cluster", alias = "user", alias = "extension")]
     content: Option<T>,
 }
 
@@ -47,6 +48,7 @@ struct Cluster {
     insecure_skip_tls_verify: Option<bool>,
     tls_server_name: Option<String>,
     proxy_url: Option<String>,
+    extensions: Option<Vec<Named<Value>>>,
 }
 
 #[derive(Deserialize, Default)]
@@ -95,7 +97,16 @@ fn resolve(file: File, folder: &Path) -> Result<Config, String> {
     let Cluster { certificate_authority: file, certificate_authority_data: data, .. } = &cluster;
     let ca = pem("certificate-authority", file.as_ref(), data.as_deref(), folder)?;
     let identity = identity(&user, folder)?;
-    let info = cluster_info(&server, ca.as_ref(), &cluster);
+    let info = || cluster_info(&server, ca.as_ref(), &cluster);
+    let credentials = credentials(user, folder, info)?;
+    let on_this_host = server.host == "localhost"
+        || server.host.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback());
+    if !(server.https || on_this_host || matches!(credentials, Credentials::None)) {
+        return Err(format!(
+            "the user's credentials would travel in the clear, because the server {server} is not https: \
+             write https://, or remove the credentials"
+        ));
+    }
     Ok(Config {
         server,
         tls: TlsFiles {
@@ -104,7 +115,7 @@ fn resolve(file: File, folder: &Path) -> Result<Config, String> {
             server_name: cluster.tls_server_name.filter(|name| !name.is_empty()),
             insecure: cluster.insecure_skip_tls_verify == Some(true),
         },
-        credentials: credentials(user, folder, info)?,
+        credentials,
         proxy: proxy.transpose()?,
     })
 }
@@ -143,22 +154,32 @@ fn identity(user: &User, folder: &Path) -> Result<Option<(Pem, Pem)>, String> {
     }
 }
 
-/// The cluster info for a plug-in with `provideClusterInfo`.
-fn cluster_info(server: &Server, ca: Option<&Pem>, cluster: &Cluster) -> Value {
+/// The cluster info for a plug-in with `provideClusterInfo`. Source: client-go `rest.ConfigToExecCluster`.
+fn cluster_info(server: &Server, ca: Option<&Pem>, cluster: &Cluster) -> Result<Value, String> {
     let mut info = serde_json::json!({ "server": server.to_string() });
-    if let Some(Pem::Data(data)) = ca {
-        info["certificate-authority-data"] = STANDARD.encode(data).into();
+    if let Some(ca) = ca {
+        info["certificate-authority-data"] = STANDARD.encode(ca.read("certificate-authority")?).into();
     }
-    if let Some(name) = &cluster.tls_server_name {
-        info["tls-server-name"] = name.as_str().into();
+    for (key, text) in [("tls-server-name", &cluster.tls_server_name), ("proxy-url", &cluster.proxy_url)] {
+        if let Some(text) = text.as_deref().filter(|text| !text.is_empty()) {
+            info[key] = text.into();
+        }
+    }
+    let mut extensions = cluster.extensions.iter().flatten();
+    if let Some(own) = extensions.find(|extension| extension.name == "client.authentication.k8s.io/exec") {
+        info["config"] = own.content.clone().into();
     }
     if cluster.insecure_skip_tls_verify == Some(true) {
         info["insecure-skip-tls-verify"] = true.into();
     }
-    info
+    Ok(info)
 }
 
-fn credentials(user: User, folder: &Path, info: Value) -> Result<Credentials, String> {
+fn credentials(
+    user: User,
+    folder: &Path,
+    info: impl FnOnce() -> Result<Value, String>,
+) -> Result<Credentials, String> {
     let given = |text: Option<String>| text.filter(|text| !text.is_empty());
     if user.auth_provider.is_some() {
         return Err("auth-provider was removed from Kubernetes: use exec instead".into());

@@ -112,6 +112,53 @@ fn insecure_settings_are_reported() {
 }
 
 #[test]
+fn credentials_need_tls_unless_the_server_is_on_this_host() {
+    let exec = "exec: {apiVersion: client.authentication.k8s.io/v1, command: aws}";
+    for user in ["token: s3cret", "tokenFile: t", exec] {
+        for server in ["http://10.0.0.1:8080", "http://api.example", "10.0.0.1:8080"] {
+            let error = shown(&format!("server: '{server}'"), user).unwrap_err();
+            assert!(error.contains("is not https") && error.contains("write https://"), "{error}");
+            assert!(error.lines().count() == 1 && !error.contains("s3cret"), "{error}");
+        }
+        for server in
+            ["http://127.0.0.1:8001", "http://[::1]:8001", "http://localhost:8001", "localhost:8001"]
+        {
+            shown(&format!("server: '{server}'"), user).unwrap();
+        }
+    }
+    shown("server: 'http://10.0.0.1:8080'", "").unwrap();
+}
+
+/// The fields of client-go's `ConfigToExecCluster`.
+#[tokio::test]
+async fn plug_in_gets_the_cluster_info() {
+    let exec = "exec: {apiVersion: client.authentication.k8s.io/v1, command: sh, provideClusterInfo: true, \
+                args: ['-c', 'printf %s \"$KUBERNETES_EXEC_INFO\" > \"${0%/*}/info\"', ";
+    let cluster = format!(
+        "{SERVER}, tls-server-name: kubernetes, proxy-url: 'http://u:p@proxy:3128', certificate-authority: ca.crt, \
+         extensions: [{{name: other, extension: 1}}, \
+         {{name: client.authentication.k8s.io/exec, extension: {{audience: a}}}}]"
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config");
+    std::fs::write(&path, kubeconfig(&cluster, &format!("{exec}{}]}}", path.display()))).unwrap();
+    assert!(load(&path).unwrap_err().to_string().contains("certificate-authority"));
+    std::fs::write(folder.path().join("ca.crt"), "authority").unwrap();
+    let credentials = load(&path).unwrap().credentials;
+    assert!(credentials.show().await.is_err(), "it prints nothing");
+    let info = std::fs::read_to_string(folder.path().join("info")).unwrap();
+    let info: Value = serde_json::from_str(&info).unwrap();
+    let want = serde_json::json!({
+        "server": "https://10.0.0.1:6443",
+        "tls-server-name": "kubernetes",
+        "certificate-authority-data": STANDARD.encode("authority"),
+        "proxy-url": "http://u:p@proxy:3128",
+        "config": { "audience": "a" },
+    });
+    assert_eq!(info["spec"]["cluster"], want);
+}
+
+#[test]
 fn a_proxy_has_the_port_of_its_scheme() {
     for (url, shown, tls) in
         [("http://p", "p:80", false), ("https://p", "p:443", true), ("https://p:3128", "p:3128", true)]

@@ -117,7 +117,7 @@ pub(crate) fn name(host: &str) -> Result<ServerName<'static>, String> {
 }
 
 impl Pem {
-    fn read(&self, what: &str) -> Result<Vec<u8>, String> {
+    pub(super) fn read(&self, what: &str) -> Result<Vec<u8>, String> {
         match self {
             Self::Data(data) => Ok(data.clone()),
             Self::File(path) => std::fs::read(path).map_err(|why| format!("{what}{self}: {why}")),

@@ -178,3 +178,34 @@ async fn ask(admin: &Admin, query: &str) -> Result<Probe, Exit> {
         (code, body) => Err(admin.refused("/probe", code, &body)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::probe::STAGE_TIMEOUT;
+
+    #[tokio::test(start_paused = true)]
+    async fn frontend_that_accepts_and_stays_silent_fails_the_probe() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = rcgen::generate_simple_self_signed(["frontend".to_owned()]).unwrap();
+        let [cert, key] = ["cert", "key"].map(|name| folder.path().join(name));
+        std::fs::write(&cert, own.cert.pem()).unwrap();
+        std::fs::write(&key, own.signing_key.serialize_pem()).unwrap();
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let line = [
+            "probe".to_owned(),
+            format!("--frontend=tcp:{}", silent.local_addr().unwrap()),
+            format!("--client-cert={}", cert.display()),
+            format!("--client-key={}", key.display()),
+            format!("--ca-cert={}", cert.display()),
+            "10.0.0.1:80".to_owned(),
+        ];
+        let line = ["proxy-server".to_owned()].into_iter().chain(line).map(OsString::from).collect();
+        let exit = timeout(2 * STAGE_TIMEOUT, run(line)).await.expect("ends").unwrap();
+        assert_eq!(exit.code, 3, "{}", exit.stdout);
+        assert!(exit.stdout.contains("it timed out"), "{}", exit.stdout);
+    }
+}

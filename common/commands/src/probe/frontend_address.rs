@@ -8,8 +8,9 @@ use net::host_port::{HostPort, host_port};
 use net::tls::{ClientTls, ClientTlsOptions, ignore_legacy_pki};
 use status::Listener;
 use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
 
-use super::{Io, Protocol};
+use super::{Io, Protocol, STAGE_TIMEOUT};
 
 /// A frontend.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,11 +85,16 @@ impl FrontendAddress {
         Some(Self { protocol, address })
     }
 
-    /// Connects, with TLS to a port.
+    /// Connects, with TLS to a port, within [`STAGE_TIMEOUT`].
     ///
     /// # Errors
     /// The cause, without the frontend.
     pub async fn connect(&self, identity: &IdentityFlags) -> Result<Box<dyn Io>, String> {
+        let opened = timeout(STAGE_TIMEOUT, self.open(identity)).await;
+        opened.unwrap_or_else(|_| Err("it timed out".to_owned()))
+    }
+
+    async fn open(&self, identity: &IdentityFlags) -> Result<Box<dyn Io>, String> {
         let failed = |error: &dyn std::fmt::Display| error.to_string();
         match &self.address {
             Address::Unix(path) => {

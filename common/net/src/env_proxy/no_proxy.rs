@@ -34,7 +34,9 @@ impl NoProxy {
     /// True if `host` (a name, or an address with or without brackets) is dialed directly.
     pub fn exempts(&self, host: &str, port: u16) -> bool {
         let host = host_port::unbracketed(host);
-        let ip = host.parse::<IpAddr>().ok().map(|ip| ip.to_canonical());
+        // As in Go, the zone of an IPv6 address does not matter.
+        let address = host.split_once('%').map_or(host, |(address, _)| address);
+        let ip = address.parse::<IpAddr>().ok().map(|ip| ip.to_canonical());
         let (name, port) = (host.to_lowercase(), port.to_string());
         // As in Go: exactly this name, in lower case.
         host == "localhost"

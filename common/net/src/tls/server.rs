@@ -17,8 +17,8 @@ use super::legacy::{client_verifier, explained};
 use super::material::{Material, Options, Tls};
 use super::pem::ValidityCheck;
 use super::{
-    ALPN_H2, ALPN_HTTP1, CipherSuites, HandshakeError, LegacyPkiObserver, ReadAhead, TlsError, TlsVersion,
-    Validities, Validity, pem,
+    CipherSuites, HandshakeError, LegacyPkiObserver, ReadAhead, TlsError, TlsVersion, Validities, Validity,
+    pem,
 };
 
 /// The limit of a ClientHello in bytes, with record headers: one record. Real ones have 200 to 2,000, including
@@ -50,15 +50,6 @@ pub struct ServerTlsOptions {
     pub suites: CipherSuites,
 }
 
-/// The configuration of handshakes.
-#[derive(Debug)]
-pub struct Configs {
-    /// With the listener's protocols.
-    usual: Arc<ServerConfig>,
-    /// Without protocols, see [`ignores_alpn`].
-    without_alpn: Arc<ServerConfig>,
-}
-
 /// A listener's TLS.
 pub type ServerTls = Tls<ServerTlsOptions>;
 
@@ -77,17 +68,13 @@ impl ServerTls {
         let mut hello = LazyConfigAcceptor::new(Acceptor::default(), io).await?;
         on_hello();
         hello.io.allow(MAX_FLIGHT_BYTES);
-        let configs = self.config();
-        let offered = hello.client_hello().alpn();
-        let ignored = offered.is_some_and(|offered| ignores_alpn(&self.options().alpn, offered));
-        let config = if ignored { &configs.without_alpn } else { &configs.usual };
         let ca = || self.options().client_ca.as_deref().unwrap_or(Path::new("")).display().to_string();
-        explained(hello.into_stream(Arc::clone(config)), ca).await
+        explained(hello.into_stream(self.config()), ca).await
     }
 }
 
 impl Options for ServerTlsOptions {
-    type Config = Configs;
+    type Config = ServerConfig;
 
     fn read(&self) -> Result<Material, TlsError> {
         let pair = (self.cert.as_path(), self.key.as_path());
@@ -99,7 +86,7 @@ impl Options for ServerTlsOptions {
         material: &Material,
         observer: &LegacyPkiObserver,
         check: ValidityCheck,
-    ) -> Result<(Configs, Validities), TlsError> {
+    ) -> Result<(ServerConfig, Validities), TlsError> {
         let mut provider = super::provider();
         self.suites.select(&mut provider.cipher_suites);
         let provider = Arc::new(provider);
@@ -118,26 +105,12 @@ impl Options for ServerTlsOptions {
             }
             None => builder.with_no_client_auth(),
         };
-        let mut without_alpn = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(pair)));
+        let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(pair)));
         // Disables session ids (TLS 1.2) and tickets (TLS 1.3).
-        without_alpn.session_storage = Arc::new(NoServerSessionStorage {});
-        without_alpn.send_tls13_tickets = 0;
-        super::judged(super::FIPS, without_alpn.fips(), "the TLS configuration")?;
-        let mut usual = without_alpn.clone();
-        usual.alpn_protocols.clone_from(&self.alpn);
-        Ok((Configs { usual: Arc::new(usual), without_alpn: Arc::new(without_alpn) }, validities))
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        super::judged(super::FIPS, config.fips(), "the TLS configuration")?;
+        config.alpn_protocols.clone_from(&self.alpn);
+        Ok((config, validities))
     }
-}
-
-/// Go's special case: a server of `h2` treats a client that offers `http/1.1` and no matching protocol as if it had
-/// offered none; any other mismatch is a `no_application_protocol` alert.
-fn ignores_alpn<'a>(ours: &[Vec<u8>], offered: impl Iterator<Item = &'a [u8]>) -> bool {
-    let mut http1 = false;
-    for theirs in offered {
-        if ours.iter().any(|our| our == theirs) {
-            return false;
-        }
-        http1 |= theirs == ALPN_HTTP1;
-    }
-    http1 && ours.iter().any(|our| our == ALPN_H2)
 }

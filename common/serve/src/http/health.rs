@@ -108,6 +108,7 @@ fn routes(
         }
     };
     Routes::default()
+        .half_close()
         .at("/healthz", |_| text(StatusCode::OK, "ok"))
         .at("/readyz", ready.clone())
         // Deprecated in Go, but still probed.

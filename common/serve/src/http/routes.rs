@@ -28,9 +28,17 @@ pub(super) const HTML: &str = "text/html; charset=utf-8";
 #[derive(Default)]
 pub struct Routes {
     table: Vec<(&'static str, Handler)>,
+    /// Whether a client that has closed its sending side is answered.
+    pub(super) half_close: bool,
 }
 
 impl Routes {
+    /// Answers also clients that have closed their sending side, as Go does. Only for short answers: a client that leaves does
+    /// not end its answer.
+    pub(super) fn half_close(self) -> Self {
+        Self { half_close: true, ..self }
+    }
+
     /// Adds a handler for this path; with a trailing slash also for every path below without its own route.
     pub(super) fn at(
         self,

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use net::listen::{AcceptLoop, bind_tcp};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::task::yield_now;
+use tokio::task::{spawn_blocking, yield_now};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -82,7 +83,10 @@ impl ServerHandle {
 async fn bind_or_retry(name: &'static str, bind: &Bind) -> TcpListener {
     let mut pause = BIND_RETRY_PAUSES.0;
     loop {
-        match bind_tcp(bind.host.text(), bind.port) {
+        let bind = bind.clone();
+        // A name server may not answer, and this thread serves the other ports.
+        let bound = spawn_blocking(move || bind_tcp(bind.host.text(), bind.port).map_err(io::Error::other));
+        match bound.await.map_err(io::Error::from).flatten() {
             Ok(listener) => return listener,
             Err(error) => {
                 let retry_in = GoDuration::from(pause);
@@ -120,6 +124,7 @@ async fn accept(mut listener: AcceptLoop<TcpListener>, routes: Arc<Routes>, stop
 async fn connection(stream: TcpStream, peer: SocketAddr, routes: Arc<Routes>, graceful: Watcher) {
     // Answers are small and written at once; a failure here costs only milliseconds.
     let _ = stream.set_nodelay(true);
+    let half_close = routes.half_close;
     let service = service_fn(move |request: http::Request<hyper::body::Incoming>| {
         let routes = Arc::clone(&routes);
         async move {
@@ -132,6 +137,7 @@ async fn connection(stream: TcpStream, peer: SocketAddr, routes: Arc<Routes>, gr
         // Without a timer the time-out for heads has no effect.
         .timer(TokioTimer::new())
         .header_read_timeout(REQUEST_READ_TIMEOUT)
+        .half_close(half_close)
         .max_buf_size(HEAD_BYTES)
         .serve_connection(TokioIo::new(stream), service);
     // A failed connection concerns only its client.

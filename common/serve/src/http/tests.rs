@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use flags::{Bind, BindHost};
+use parking_lot::Mutex;
 use pprof::protos::Message;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::time::Instant;
 
 use super::health::Condition;
@@ -367,6 +368,41 @@ async fn slow_heads_and_idle_connections_are_closed() {
             "{bytes:?}: {took:?}"
         );
     }
+}
+
+/// As `nc -N` does; Go's server answers as well.
+#[tokio::test]
+async fn health_is_told_to_a_client_that_has_closed_its_sending_side() {
+    let server = start(health::server(Vec::new, exposition()));
+    let mut stream = connect(&server).await;
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n").await.expect("sends");
+    stream.shutdown().await.expect("closes");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.expect("answers");
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nok"), "{answer}");
+}
+
+/// A CPU profile of minutes must not outlive its reader.
+#[tokio::test]
+async fn answer_of_the_admin_port_ends_with_its_client() {
+    let (running, ended) = oneshot::channel::<()>();
+    let (running, begun) = (Mutex::new(Some(running)), Arc::new(Notify::new()));
+    let begin = Arc::clone(&begun);
+    let routes = admin::server(exposition(), false).at_length("/held", move |_| {
+        let running = running.lock().take();
+        begin.notify_one();
+        async move {
+            let _running = running;
+            std::future::pending().await
+        }
+    });
+    let server = start(routes);
+    let mut stream = connect(&server).await;
+    stream.write_all(b"GET /held HTTP/1.1\r\nHost: h\r\n\r\n").await.expect("sends");
+    begun.notified().await;
+    drop(stream);
+    let ended = tokio::time::timeout(Duration::from_secs(10), ended).await.expect("ends");
+    assert!(ended.is_err(), "the answer is dropped");
 }
 
 /// Whether the server has closed it. Does not wait.

@@ -39,17 +39,14 @@ mod tests;
 mod verbosity;
 mod writer;
 
-use std::ffi::OsString;
 use std::io;
 use std::io::Write;
-use std::process::ExitCode;
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread;
 use std::time::Duration;
 
 pub use connection_log::{ConnectionLogWriter, milliseconds};
 pub use escape::{Peer, shown_error};
-use flags::Exit;
 pub use flags::{LogFormat as Format, LogOptions as Options, Severity};
 pub use limit::{LogLimit, network};
 pub(crate) use line::now as unix_now;
@@ -160,38 +157,7 @@ static FORMAT: OnceLock<Format> = OnceLock::new();
 /// Writes a line to standard error, with or without a log: the last one of a process that gives up, or that of a log file that
 /// cannot be written.
 pub fn fatal(message: &str) {
-    write_fatal(FORMAT.get().copied().unwrap_or(Format::Text), message);
-}
-
-/// Ends the process for its command line: help, version, or an error. An error begins as cobra's, or is a line of JSON if the
-/// command line asks for such lines.
-pub fn leave(exit: Exit, argv: impl Iterator<Item = OsString>) -> ExitCode {
-    if exit.code == 0 {
-        return exit.leave();
-    }
-    if !asks_for_json(argv) {
-        return Exit { stderr: format!("Error: {}", exit.stderr), ..exit }.leave();
-    }
-    write_fatal(Format::Json, exit.stderr.trim_end());
-    ExitCode::from(exit.code)
-}
-
-/// Whether the last `--log-format` of a command line, which may have errors, is `json`.
-fn asks_for_json(argv: impl Iterator<Item = OsString>) -> bool {
-    let mut words = argv.map(|word| word.to_string_lossy().replace("--log_format", "--log-format"));
-    let mut json = false;
-    while let Some(word) = words.next() {
-        match word.strip_prefix("--log-format") {
-            Some("") => json = words.next().is_some_and(|value| value == "json"),
-            Some(value) => json = value == "=json",
-            None => {}
-        }
-    }
-    json
-}
-
-fn write_fatal(format: Format, message: &str) {
-    let line = line::Style::fatal(format, message);
+    let line = line::Style::fatal(FORMAT.get().copied().unwrap_or(Format::Text), message);
     // A failure cannot be reported anywhere.
     let _ = io::stderr().write_all(line.as_bytes());
 }

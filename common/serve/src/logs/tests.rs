@@ -278,16 +278,3 @@ fn a_cause_that_was_said_is_not_said_again() {
     let error = Context(Outer { source: io::Error::other("address in use") });
     assert_eq!(chain(&error), "--agent-port: cannot listen: address in use");
 }
-
-#[test]
-fn last_log_format_of_a_wrong_command_line_counts() {
-    for (line, json) in [
-        ("p --log-format=json", true),
-        ("p --log_format json --nonsense", true),
-        ("p --log-format=json --log-format=text", false),
-        ("p --log-formats=json", false),
-        ("p", false),
-    ] {
-        assert_eq!(asks_for_json(line.split(' ').map(OsString::from)), json, "{line}");
-    }
-}

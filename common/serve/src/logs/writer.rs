@@ -1,7 +1,11 @@
 //! The writer's thread. Only this thread waits for standard error and for disks.
 
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
+use std::os::fd::AsFd;
 use std::sync::Arc;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::retry_on_intr;
 
 use super::file::LogFile;
 use super::line::Style;
@@ -71,7 +75,7 @@ impl Output {
         }
         let result = match &mut self.file {
             Some(file) => file.write_all(&self.chunk),
-            None => io::stderr().write_all(&self.chunk),
+            None => write_all(io::stderr().lock(), &self.chunk),
         };
         self.chunk.clear();
         let lines = std::mem::take(&mut self.lines);
@@ -83,6 +87,23 @@ impl Output {
         }
         lines
     }
+}
+
+/// Writes all bytes, and waits for the reader of a non-blocking output: any process that shares standard error can make it
+/// non-blocking.
+fn write_all(mut output: impl Write + AsFd, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match output.write(bytes) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(written) => bytes = &bytes[written..],
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                retry_on_intr(|| poll(&mut [PollFd::new(&output, PollFlags::OUT)], None))?;
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 impl Writer {
@@ -139,5 +160,25 @@ impl Writer {
             None => Output::new(Some(LogFile::open(&self.options, SEVERITIES[index])?)),
         };
         Ok(slot.insert(file))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    #[test]
+    fn slow_reader_of_a_non_blocking_output_loses_nothing() {
+        let (mut reader, writer) = io::pipe().expect("a pipe");
+        rustix::io::ioctl_fionbio(&writer, true).expect("non-blocking");
+        let text: Vec<u8> = (0_u8..251).cycle().take(1 << 20).collect();
+        let expected = text.clone();
+        let writing = std::thread::spawn(move || write_all(writer, &text));
+        let mut read = Vec::new();
+        reader.read_to_end(&mut read).expect("reads");
+        writing.join().expect("ends").expect("writes");
+        assert!(read == expected, "{} bytes", read.len());
     }
 }
