@@ -23,6 +23,9 @@ use crate::metrics::Registry;
 /// The size at which a file is replaced, in bytes.
 pub(super) const MAX_FILE_SIZE: u64 = 100 << 20;
 
+/// The pause between two writes. Nobody follows each connection, and each write costs as much as a few lines.
+const WRITE_PAUSE: Duration = Duration::from_millis(100);
+
 /// A line without its end.
 #[derive(Serialize)]
 struct Record<'a, T> {
@@ -44,7 +47,7 @@ impl ConnectionLogWriter {
         let Some(path) = to else { return Ok(Self(None)) };
         let is_stderr = path.as_os_str() == "stderr";
         let mut output = Output::new(if is_stderr { None } else { Some(LogFile::records(path)?) });
-        let queue = Queue::start("connection log", move |lines, lost| {
+        let queue = Queue::start("connection log", WRITE_PAUSE, move |lines, lost| {
             lost.inc_by(lines.iter().map(|line| output.add(line)).sum::<u64>() + output.flush());
         })?;
         Ok(Self(Some(queue)))

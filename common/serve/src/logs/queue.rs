@@ -17,10 +17,6 @@ const MAX_QUEUED_BYTES: usize = 4 * 1024 * 1024;
 /// With this many bytes in the queue the writer's pause ends early.
 const WAKE_WRITER_BYTES: usize = MAX_QUEUED_BYTES / 4;
 
-/// How long the writer pauses after a write, so that it writes several lines at once. Waking it for each line cost more
-/// than all other work on logs: a fifth of the cost of a short connection.
-const WRITE_PAUSE: Duration = Duration::from_millis(10);
-
 /// One rendered line, with its newline.
 #[derive(Debug)]
 pub(super) struct Line {
@@ -46,9 +42,12 @@ enum Item {
 }
 
 impl Queue {
-    /// A queue, and the thread that takes its lines: `write` writes them, and counts the lost ones.
+    /// A queue, and the thread that takes its lines: `write` writes them, and counts the lost ones. The thread pauses after
+    /// each write, so that it writes several lines at once. Waking it for each line cost more than all other work on logs: a
+    /// fifth of the cost of a short connection.
     pub(super) fn start(
         thread: &str,
+        pause: Duration,
         mut write: impl FnMut(&[Line], &Counter) + Send + 'static,
     ) -> io::Result<Arc<Self>> {
         let (items, queued) = mpsc::channel();
@@ -66,7 +65,7 @@ impl Queue {
                 held.fetch_sub(lines.iter().map(|line| line.text.len()).sum(), Ordering::Relaxed);
                 write(&lines, &counted);
                 drop((lines, flushed));
-                thread::park_timeout(WRITE_PAUSE);
+                thread::park_timeout(pause);
             }
         };
         let started = thread::Builder::new().name(thread.to_owned()).spawn(run);
@@ -106,6 +105,7 @@ mod tests {
     use super::*;
 
     const SOON: Duration = Duration::from_secs(30);
+    const PAUSE: Duration = Duration::from_millis(10);
 
     fn line(len: usize) -> Line {
         Line { severity: Severity::Info, text: "x".repeat(len) }
@@ -118,7 +118,7 @@ mod tests {
             let _ = tell.send(lines.len());
             permits.recv().unwrap_or_default();
         };
-        (Queue::start("test", write).expect("starts"), told, permit)
+        (Queue::start("test", PAUSE, write).expect("starts"), told, permit)
     }
 
     #[test]
@@ -143,10 +143,10 @@ mod tests {
         let write = move |lines: &[Line], _: &Counter| {
             let _ = tell.send(lines.len());
         };
-        let queue = Queue::start("test", write).expect("starts");
+        let queue = Queue::start("test", PAUSE, write).expect("starts");
         let began = tokio::time::Instant::now();
         let mut pushed = 0;
-        while began.elapsed() < 20 * WRITE_PAUSE {
+        while began.elapsed() < 20 * PAUSE {
             queue.push(line(1));
             pushed += 1;
         }

@@ -3,6 +3,7 @@
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::retry_on_intr;
@@ -15,10 +16,13 @@ use super::{Options, Severity};
 /// How many bytes are written at once.
 const CHUNK: usize = 64 * 1024;
 
+/// The pause between two writes: nobody who follows the log notices it.
+const WRITE_PAUSE: Duration = Duration::from_millis(10);
+
 /// Opens the outputs and starts the thread.
 pub(super) fn start(options: &Options) -> io::Result<Arc<Queue>> {
     let (mut writer, style, mut said) = (Writer::new(options)?, Style::new(options), 0);
-    Queue::start("log", move |lines, lost| {
+    Queue::start("log", WRITE_PAUSE, move |lines, lost| {
         let failed = writer.write(lines);
         lost.inc_by(failed);
         let total = lost.get();
