@@ -36,7 +36,7 @@ use crate::metrics::RefusedConnect;
 const REVIEW_RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Concurrent reviews for the streams of one connection, including streams that were reset meanwhile, so that one peer with
-/// invalid tokens cannot use up the limit of the whole server. (An agent has one stream on a connection; a proxy that
+/// invalid tokens cannot use up the limit of its address. (An agent has one stream on a connection; a proxy that
 /// terminates HTTP/2 in front of the server may put several agents on one.)
 const MAX_REVIEWS_PER_CONNECTION: usize = 16;
 
@@ -130,7 +130,7 @@ impl AgentAuth {
                 if place.is_err() && !reviewer.remembers(&token) {
                     return Err(unavailable("too many tokens of this connection are being reviewed"));
                 }
-                let verdict = reviewer.review(&token).await;
+                let verdict = reviewer.review(&token, Some(peer.address.ip())).await;
                 let verdict = verdict.ok_or_else(|| unavailable("the Kubernetes API cannot be asked now"))?;
                 let identity = verdict.map_err(|TokenRejection { why, .. }| {
                     Refused::unknown(format!("Failed to validate authentication token, err:{why}"))
@@ -156,7 +156,7 @@ impl Recheck {
         let mut doubted = false;
         loop {
             tokio::time::sleep(if doubted { REVIEW_RETRY_INTERVAL } else { self.every }).await;
-            match self.reviewer.review(&self.token).await {
+            match self.reviewer.review(&self.token, None).await {
                 Some(Err(rejection)) if rejection.certain || doubted => return rejection.why,
                 Some(verdict) => doubted = verdict.is_err(),
                 None => {}
