@@ -11,6 +11,7 @@ use grpc::live_streams::LiveStreams;
 use grpc::{Code, KeepaliveFlags, Request, WireStream};
 use http::{HeaderMap, HeaderValue};
 use mux::{Negotiated, Server};
+use parking_lot::Mutex;
 use serve::logs::Peer;
 use serve::metrics::LiveGuard;
 use tokio::task::coop::unconstrained;
@@ -25,7 +26,7 @@ use super::handler::{Living, ServerLinkHandler};
 use super::meter::LinkMeter;
 use super::slot::AgentSlot;
 use crate::auth::{Admitted, AgentPeer, Owned, Recheck, Refused};
-use crate::backends::{Backend, BackendManager, LinkId, ReadinessPolicy};
+use crate::backends::{Backend, BackendManager, LinkId, ReadinessPolicy, RegisterError, Registration};
 use crate::metrics::{Metrics, PeerKind, Port, RefusedConnect, ServiceMethod};
 use crate::server_count::ServerCount;
 
@@ -56,6 +57,8 @@ pub struct AgentService {
     pub lifetimes: Lifetimes,
     /// Admits agents.
     pub gate: AgentGate,
+    /// Held while a stream becomes a backend, so that lanes that open at the same time find each other.
+    pub registering: Mutex<()>,
 }
 
 /// The tasks that shutdown waits for, and the tokens of its phases.
@@ -161,16 +164,13 @@ impl AgentService {
             keepalive: Some(Arc::clone(&request.keepalive)),
             traffic: SharedTraffic::default(),
         });
-        let mut backend = Backend {
+        let backend = Backend {
             agent_id: Arc::clone(&agent_id),
             identifiers: metadata.identifiers,
             process: offer.lanes,
             handle: handle.clone(),
         };
-        let lane = self.backends.lanes_of_process(&backend).iter().find_map(|lane| lane.counted.upgrade());
-        let counted = lane.unwrap_or_else(|| Arc::new(open));
-        backend.handle.counted = Arc::downgrade(&counted);
-        let registration = self.backends.register(backend).map_err(|error| {
+        let (registration, counted) = self.register_lane(backend, open).map_err(|error| {
             full(RefusedConnect::Registration, format!("agent ID {}: {error}", Peer(&agent_id)))
         })?;
         let (id, traffic) = (registration.id, handle.facts.traffic.clone());
@@ -196,6 +196,19 @@ impl AgentService {
         let negotiated = answer.negotiated(offer);
         let recheck = recheck.map(|recheck| (recheck, reviewed));
         Ok(AgentLink { id, agent_id, recheck, live, answer, negotiated, handle, handler, meter })
+    }
+
+    /// Makes a stream a backend. The lanes of one agent count as one stream, by the first one's guard.
+    fn register_lane(
+        &self,
+        mut backend: Backend<LinkHandle>,
+        open: LiveGuard,
+    ) -> Result<(Registration<LinkHandle>, Arc<LiveGuard>), RegisterError> {
+        let _one_at_a_time = self.registering.lock();
+        let lane = self.backends.lanes_of_process(&backend).iter().find_map(|lane| lane.counted.upgrade());
+        let counted = lane.unwrap_or_else(|| Arc::new(open));
+        backend.handle.counted = Arc::downgrade(&counted);
+        Ok((self.backends.register(backend)?, counted))
     }
 
     /// Refuses a Connect, counts and logs it, and remembers it for the status.
@@ -364,4 +377,55 @@ struct Started {
 fn version(metadata: &HeaderMap) -> String {
     let text = metadata.get(http::header::USER_AGENT).and_then(|value| value.to_str().ok());
     Peer(text.unwrap_or_default()).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use serve::metrics::Registry;
+
+    use super::*;
+    use crate::agent_stream::IdentityBinding;
+    use crate::auth::{AgentAuth, Binding};
+    use crate::backends::{Identifiers, Strategy};
+
+    fn service() -> AgentService {
+        let metrics = crate::metrics::register(&mut Registry::default());
+        let binding = Binding { wide: Vec::new(), source_address: false };
+        let time = Duration::from_secs(60);
+        let keepalive = KeepaliveFlags { time, half_open_timeout: time, unresponsive_timeout: time };
+        AgentService {
+            backends: BackendManager::new(&[Strategy::Default], metrics.routes.clone()),
+            metrics,
+            server_id: "s".into(),
+            server_count: ServerCount::new(1),
+            keepalive,
+            capabilities: Capabilities::supported(true),
+            bounds: Bounds::new(1 << 20, Some(1 << 20)),
+            lifetimes: Lifetimes::default(),
+            gate: AgentGate::new(AgentAuth::Anonymous, IdentityBinding::Off, binding),
+            registering: Mutex::default(),
+        }
+    }
+
+    #[test]
+    fn lanes_that_open_at_the_same_time_count_once() {
+        let (service, together) = (service(), Barrier::new(2));
+        let gauge = &service.metrics.grpc_connections;
+        let open = || {
+            let open = gauge.enter(ServiceMethod::Connect);
+            let (agent_id, identifiers) = ("a".into(), Identifiers::default());
+            let lane = Backend { agent_id, identifiers, process: Some(1), handle: LinkHandle::new().0 };
+            together.wait();
+            service.register_lane(lane, open).unwrap()
+        };
+        for _ in 0..2_000 {
+            let lanes = std::thread::scope(|scope| {
+                let other = scope.spawn(open);
+                [open(), other.join().unwrap()]
+            });
+            assert!(Arc::ptr_eq(&lanes[0].1, &lanes[1].1));
+        }
+    }
 }
