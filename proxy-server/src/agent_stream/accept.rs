@@ -1,5 +1,6 @@
 //! `AgentService/Connect`: an agent's stream is a backend while it is open.
 
+use std::future::pending;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -323,23 +324,22 @@ impl AgentService {
         let Started { driver, handle, recheck, agent_id, .. } = started;
         let mut driver = unconstrained(driver);
         let refused = async {
-            match recheck {
-                Some((recheck, lost)) => lost.run_until_cancelled(recheck.refused()).await,
-                None => None,
-            }
-        };
-        tokio::select! {
-            _ = &mut driver => {}
-            () = self.lifetimes.end_streams.cancelled() => {
-                handle.send(Command::Finish);
-                let _ = timeout(LAST_BYTES_GRACE, driver).await;
-            }
-            Some(why) = refused => {
+            if let Some((recheck, lost)) = recheck
+                && let Some(why) = lost.run_until_cancelled(recheck.refused()).await
+            {
                 tracing::warn!(
                     agentID = %Peer(agent_id), why = %Peer(&why), "token refused, closing agent stream"
                 );
                 handle.send(Command::Finish);
-                driver.await;
+            }
+            pending::<()>().await;
+        };
+        tokio::select! {
+            _ = &mut driver => {}
+            () = refused => {}
+            () = self.lifetimes.end_streams.cancelled() => {
+                handle.send(Command::Finish);
+                let _ = timeout(LAST_BYTES_GRACE, driver).await;
             }
         }
     }
@@ -383,11 +383,14 @@ fn version(metadata: &HeaderMap) -> String {
 mod tests {
     use std::sync::Barrier;
 
+    use cluster::api::User;
+    use cluster::{Clock, TokenReview};
     use serve::metrics::Registry;
 
     use super::*;
     use crate::agent_stream::IdentityBinding;
-    use crate::auth::{AgentAuth, Binding};
+    use crate::args::TokenAuth;
+    use crate::auth::{AgentAuth, Binding, Reviewer};
     use crate::backends::{Identifiers, Strategy};
 
     fn service() -> AgentService {
@@ -427,5 +430,53 @@ mod tests {
             });
             assert!(Arc::ptr_eq(&lanes[0].1, &lanes[1].1));
         }
+    }
+
+    /// A recheck whose token is refused after a minute.
+    async fn revoked() -> Recheck {
+        let began = Instant::now();
+        let review = move |_| {
+            let username = "system:serviceaccount:kube-system:agent".into();
+            let review = TokenReview {
+                authenticated: began.elapsed().is_zero(),
+                user: User { username, ..User::default() },
+                audiences: vec!["aud".into()],
+                error: String::new(),
+            };
+            Box::pin(async { Ok(review) }) as _
+        };
+        let expected = TokenAuth {
+            namespace: "kube-system".into(),
+            service_account: "agent".into(),
+            audience: "aud".into(),
+            review_every: Some(Duration::from_secs(60)),
+        };
+        let metrics = crate::metrics::register(&mut Registry::default());
+        let auth = AgentAuth::Token(Reviewer::new(Box::new(review), expected, Clock::system(), metrics));
+        let mut metadata =
+            HeaderMap::from_iter([(http::header::AUTHORIZATION, HeaderValue::from_static("Bearer t"))]);
+        let peer = AgentPeer::new(([10, 0, 0, 1], 1).into(), None);
+        auth.admit(&mut metadata, &peer).await.unwrap().recheck.unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stop_does_not_wait_for_a_stream_whose_token_was_refused() {
+        let (service, (handle, mut commands)) = (service(), LinkHandle::new());
+        let mut started = Started {
+            driver: Box::pin(pending()),
+            handle,
+            recheck: Some((revoked().await, CancellationToken::new())),
+            agent_id: "a".into(),
+            _watch: AbortOnDropHandle::new(tokio::spawn(async {})),
+        };
+        let stop = async {
+            assert!(
+                matches!(commands.recv().await.as_deref(), Some(Command::Finish)),
+                "the token is refused"
+            );
+            service.lifetimes.end_streams.cancel();
+        };
+        let ended = async { tokio::join!(service.run(&mut started), stop) };
+        timeout(Duration::from_secs(120), ended).await.expect("an end");
     }
 }
