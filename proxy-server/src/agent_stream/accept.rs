@@ -88,7 +88,7 @@ impl AgentService {
         }
     }
 
-    /// Starts a stream; `None` if it was refused.
+    /// Starts a stream; `None` if it was refused, or lost during its admission.
     async fn start(
         self: Arc<Self>,
         mut request: Request,
@@ -96,7 +96,13 @@ impl AgentService {
         slot: Arc<AgentSlot>,
     ) -> Option<Started> {
         let open = self.metrics.grpc_connections.enter(ServiceMethod::Connect);
-        let admitted = self.admit(&mut request, &peer).await;
+        let mut metadata = std::mem::take(&mut request.metadata);
+        let is_agent = request.path == AGENT_PATH;
+        let admitted = tokio::select! {
+            admitted = self.admit(is_agent, &mut metadata, &peer) => admitted,
+            () = request.lost() => return None,
+        };
+        request.metadata = metadata;
         let link = match admitted.and_then(|agent| self.register(agent, &request, &peer, &slot, open)) {
             Ok(link) => link,
             Err(refused) => {
@@ -112,14 +118,19 @@ impl AgentService {
     }
 
     /// Authenticates an agent before it reads the rest of the metadata, and checks the agent's claims.
-    async fn admit(&self, request: &mut Request, peer: &AgentPeer) -> Result<Agent, Refused> {
-        if request.path != AGENT_PATH {
+    async fn admit(
+        &self,
+        is_agent: bool,
+        metadata: &mut HeaderMap,
+        peer: &AgentPeer,
+    ) -> Result<Agent, Refused> {
+        if !is_agent {
             let text = "unknown service or method, agents use /AgentService/Connect";
             return Err(Refused::new(RefusedConnect::Path, Code::Unimplemented, text));
         }
-        let admitted = self.gate.auth.admit(&mut request.metadata, peer).await?;
+        let admitted = self.gate.auth.admit(metadata, peer).await?;
         // Go's server answers with `Unknown` and its error text.
-        let metadata = ConnectMetadata::read(&request.metadata)
+        let metadata = ConnectMetadata::read(metadata)
             .map_err(|text| Refused::new(RefusedConnect::Metadata, Code::Unknown, text))?;
         let owned = self.gate.judge(&admitted.identity, &metadata, peer, &self.metrics);
         let owned =
@@ -385,15 +396,22 @@ mod tests {
 
     use cluster::api::User;
     use cluster::{Clock, TokenReview};
+    use grpc::{Keepalive, ServerSettings, connect, serve_connection};
     use serve::metrics::Registry;
 
     use super::*;
     use crate::agent_stream::IdentityBinding;
+    use crate::agent_stream::slot::AgentSlots;
     use crate::args::TokenAuth;
-    use crate::auth::{AgentAuth, Binding, Reviewer};
+    use crate::auth::{AgentAuth, Binding, Review, Reviewer};
     use crate::backends::{Identifiers, Strategy};
+    use crate::unauthenticated::ConnectionSet;
 
     fn service() -> AgentService {
+        service_with(AgentAuth::Anonymous)
+    }
+
+    fn service_with(auth: AgentAuth) -> AgentService {
         let metrics = crate::metrics::register(&mut Registry::default());
         let binding = Binding { wide: Vec::new(), source_address: false };
         let time = Duration::from_secs(60);
@@ -407,7 +425,7 @@ mod tests {
             capabilities: Capabilities::supported(true),
             bounds: Bounds::new(1 << 20, Some(1 << 20)),
             lifetimes: Lifetimes::default(),
-            gate: AgentGate::new(AgentAuth::Anonymous, IdentityBinding::Off, binding),
+            gate: AgentGate::new(auth, IdentityBinding::Off, binding),
             registering: Mutex::default(),
         }
     }
@@ -432,19 +450,8 @@ mod tests {
         }
     }
 
-    /// A recheck whose token is refused after a minute.
-    async fn revoked() -> Recheck {
-        let began = Instant::now();
-        let review = move |_| {
-            let username = "system:serviceaccount:kube-system:agent".into();
-            let review = TokenReview {
-                authenticated: began.elapsed().is_zero(),
-                user: User { username, ..User::default() },
-                audiences: vec!["aud".into()],
-                error: String::new(),
-            };
-            Box::pin(async { Ok(review) }) as _
-        };
+    /// Admits agents that this API accepts.
+    fn token_auth(review: Box<Review>) -> AgentAuth {
         let expected = TokenAuth {
             namespace: "kube-system".into(),
             service_account: "agent".into(),
@@ -452,11 +459,64 @@ mod tests {
             review_every: Some(Duration::from_secs(60)),
         };
         let metrics = crate::metrics::register(&mut Registry::default());
-        let auth = AgentAuth::Token(Reviewer::new(Box::new(review), expected, Clock::system(), metrics));
-        let mut metadata =
-            HeaderMap::from_iter([(http::header::AUTHORIZATION, HeaderValue::from_static("Bearer t"))]);
-        let peer = AgentPeer::new(([10, 0, 0, 1], 1).into(), None);
-        auth.admit(&mut metadata, &peer).await.unwrap().recheck.unwrap()
+        AgentAuth::Token(Reviewer::new(review, expected, Clock::system(), metrics))
+    }
+
+    fn token() -> HeaderMap {
+        HeaderMap::from_iter([(http::header::AUTHORIZATION, HeaderValue::from_static("Bearer t"))])
+    }
+
+    fn peer() -> AgentPeer {
+        AgentPeer::new(([10, 0, 0, 1], 1).into(), None)
+    }
+
+    /// A recheck whose token is refused after a minute.
+    async fn revoked() -> Recheck {
+        let began = Instant::now();
+        let auth = token_auth(Box::new(move |_| {
+            let username = "system:serviceaccount:kube-system:agent".into();
+            let review = TokenReview {
+                authenticated: began.elapsed().is_zero(),
+                user: User { username, ..User::default() },
+                audiences: vec!["aud".into()],
+                error: String::new(),
+            };
+            Box::pin(async { Ok(review) })
+        }));
+        auth.admit(&mut token(), &peer()).await.unwrap().recheck.unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_review_is_not_awaited_after_its_connection_has_gone() {
+        let (asked, mut reviews) = tokio::sync::mpsc::unbounded_channel();
+        let auth = token_auth(Box::new(move |_| {
+            asked.send(()).unwrap();
+            Box::pin(pending())
+        }));
+        let service = Arc::new(service_with(auth));
+        let slots = ConnectionSet::new(Port::Agent, 1, service.metrics.clone());
+        let slot = AgentSlot::new(slots.enter(peer().address), AgentSlots::new(1));
+        let (slot, agent) = (Arc::new(slot), Arc::new(peer()));
+        let (client, server) = tokio::io::duplex(1 << 16);
+        let mut streams = tokio::task::JoinSet::new();
+        let settings = ServerSettings::for_agents();
+        let on_stream = |request| {
+            streams.spawn(Arc::clone(&service).serve(request, Arc::clone(&agent), Arc::clone(&slot)));
+        };
+        let serving = serve_connection(server, &settings, on_stream, pending());
+        let began = Instant::now();
+        let client = async {
+            let deadline = began + Duration::from_secs(60);
+            let connecting = connect(client, Keepalive::DEFAULT, ("s", AGENT_PATH), token(), None, deadline);
+            tokio::select! {
+                _ = connecting => panic!("there is no answer"),
+                asked = reviews.recv() => asked.expect("a review"),
+            }
+        };
+        let (served, ()) = tokio::join!(serving, client);
+        drop(served);
+        streams.join_all().await;
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     }
 
     #[tokio::test(start_paused = true)]

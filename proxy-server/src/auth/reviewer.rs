@@ -8,7 +8,7 @@
 //!        └─ a new review ────────────────────────────▶ yes / no, cached; or no answer
 //! ```
 //!
-//! Anyone can show a token. A wait belongs to its caller and ends with it, so that a closed connection leaves no wait behind. A
+//! Anyone can show a token. A wait belongs to its caller and ends with it, so that a lost stream leaves no wait behind. A
 //! review that runs continues when its callers leave, so that an impatient agent cannot cause the same review again and again.
 
 use std::collections::HashMap;
@@ -104,11 +104,6 @@ impl Reviewer {
     /// Interval at which the tokens of open streams are reviewed again.
     pub(super) fn recheck_every(&self) -> Option<Duration> {
         self.0.expected.review_every
-    }
-
-    /// Whether the verdict on this token is cached.
-    pub(super) fn remembers(&self, token: &Token) -> bool {
-        self.0.state.lock().cache.get(&cache::key(token.reveal())).is_some()
     }
 
     /// The verdict on a token, within the time limit; `None` if the API did not answer, or if too many reviews of this address

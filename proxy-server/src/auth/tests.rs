@@ -134,35 +134,6 @@ async fn refusals_are_gos() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_connection_has_few_reviews_at_once() {
-    let api = Arc::new(Api { delay: Duration::from_secs(5), ..Api::default() });
-    let (auth, _) = auth(&api, None);
-    let shown = |n: usize| {
-        HeaderMap::from_iter([(AUTHORIZATION, HeaderValue::try_from(format!("Bearer {n}")).unwrap())])
-    };
-    let other = Arc::new(peer());
-    let mut tries = tokio::task::JoinSet::new();
-    for n in 0..100 {
-        let (auth, other) = (auth.clone(), Arc::clone(&other));
-        tries.spawn(async move { auth.admit(&mut shown(n), &other).await.unwrap_err().code });
-    }
-    let rightful = admit(&auth, &["Bearer good"]);
-    api.knows("good", USER);
-    assert!(rightful.await.is_ok(), "another connection's");
-    let codes = tries.join_all().await;
-    assert_eq!(
-        codes.iter().filter(|code| **code == Code::Unavailable).count(),
-        100 - MAX_REVIEWS_PER_CONNECTION
-    );
-    assert_eq!(api.asked(), MAX_REVIEWS_PER_CONNECTION + 1);
-    assert_eq!(
-        auth.admit(&mut shown(200), &other).await.unwrap_err().code,
-        Code::Unknown,
-        "places are free again"
-    );
-}
-
-#[tokio::test(start_paused = true)]
 async fn reviews_that_wait_are_limited() {
     let api = Arc::new(Api { delay: Duration::from_secs(20), ..Api::default() });
     let (auth, _) = auth(&api, None);
