@@ -137,6 +137,7 @@ impl Server {
             bounds,
             lifetimes: lifetimes.clone(),
             gate,
+            registering: parking_lot::Mutex::default(),
         });
         let tls = load_tls(&config, &metrics, AGENTS, &config.agent_listener, ALPN_H2)?;
         let bind = &config.agent_listener.bind;

@@ -1,5 +1,6 @@
 //! A client's new gRPC stream, until it is accepted or refused.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -71,6 +72,11 @@ impl Request {
         let send = self.respond.send_response(response, false).map_err(|e| WireError::at_server(&e))?;
         let side = Side::Server(self.lingering, Queued::default());
         Ok(WireStream::new(Some((send, self.body)), side, self.keepalive, self.window, self.backlog))
+    }
+
+    /// Returns when the client has reset the stream, or its connection has ended.
+    pub async fn lost(&mut self) {
+        let _reason = poll_fn(|cx| self.respond.poll_reset(cx)).await;
     }
 
     /// Refuses with a status, in one HEADERS frame.

@@ -80,7 +80,7 @@ pub const ROWS: &[Row] = &[
     Row { number: "T7", name: "TokenReview", holds: "32 at once; audience checked; known agents stay", length: Quick, go: false, run: tests![
         "tokens::a_storm_of_agents_asks_about_32_at_once", "tokens::agents_without_a_valid_token_are_refused_with_gos_words",
         "tokens::while_reviews_fail_known_agents_are_admitted_and_others_retry", "tokens::hanging_api_does_not_delay_others",
-    ], shown: "e2e/mutants/14: a_storm_of_agents_asks_about_32_at_once" },
+    ], shown: "e2e/mutants/14, 20 and 37" },
     Row { number: "T8", name: "small slices that pin memory", holds: "charged at their real size", length: Quick, go: false, run: tests![
         "memory_limits::small_messages_to_a_stalled_endpoint_are_held_at_their_bytes", "memory_limits::agents_with_frames_of_a_byte_are_not_read_on",
     ], shown: "e2e/mutants/16 and 17: both tests" },

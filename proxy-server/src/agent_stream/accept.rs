@@ -1,5 +1,6 @@
 //! `AgentService/Connect`: an agent's stream is a backend while it is open.
 
+use std::future::pending;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use grpc::live_streams::LiveStreams;
 use grpc::{Code, KeepaliveFlags, Request, WireStream};
 use http::{HeaderMap, HeaderValue};
 use mux::{Negotiated, Server};
+use parking_lot::Mutex;
 use serve::logs::Peer;
 use serve::metrics::LiveGuard;
 use tokio::task::coop::unconstrained;
@@ -25,7 +27,7 @@ use super::handler::{Living, ServerLinkHandler};
 use super::meter::LinkMeter;
 use super::slot::AgentSlot;
 use crate::auth::{Admitted, AgentPeer, Owned, Recheck, Refused};
-use crate::backends::{Backend, BackendManager, LinkId, ReadinessPolicy};
+use crate::backends::{Backend, BackendManager, LinkId, ReadinessPolicy, RegisterError, Registration};
 use crate::metrics::{Metrics, PeerKind, Port, RefusedConnect, ServiceMethod};
 use crate::server_count::ServerCount;
 
@@ -56,6 +58,8 @@ pub struct AgentService {
     pub lifetimes: Lifetimes,
     /// Admits agents.
     pub gate: AgentGate,
+    /// Held while a stream becomes a backend, so that lanes that open at the same time find each other.
+    pub registering: Mutex<()>,
 }
 
 /// The tasks that shutdown waits for, and the tokens of its phases.
@@ -84,7 +88,7 @@ impl AgentService {
         }
     }
 
-    /// Starts a stream; `None` if it was refused.
+    /// Starts a stream; `None` if it was refused, or lost during its admission.
     async fn start(
         self: Arc<Self>,
         mut request: Request,
@@ -92,7 +96,13 @@ impl AgentService {
         slot: Arc<AgentSlot>,
     ) -> Option<Started> {
         let open = self.metrics.grpc_connections.enter(ServiceMethod::Connect);
-        let admitted = self.admit(&mut request, &peer).await;
+        let mut metadata = std::mem::take(&mut request.metadata);
+        let is_agent = request.path == AGENT_PATH;
+        let admitted = tokio::select! {
+            admitted = self.admit(is_agent, &mut metadata, &peer) => admitted,
+            () = request.lost() => return None,
+        };
+        request.metadata = metadata;
         let link = match admitted.and_then(|agent| self.register(agent, &request, &peer, &slot, open)) {
             Ok(link) => link,
             Err(refused) => {
@@ -108,14 +118,19 @@ impl AgentService {
     }
 
     /// Authenticates an agent before it reads the rest of the metadata, and checks the agent's claims.
-    async fn admit(&self, request: &mut Request, peer: &AgentPeer) -> Result<Agent, Refused> {
-        if request.path != AGENT_PATH {
+    async fn admit(
+        &self,
+        is_agent: bool,
+        metadata: &mut HeaderMap,
+        peer: &AgentPeer,
+    ) -> Result<Agent, Refused> {
+        if !is_agent {
             let text = "unknown service or method, agents use /AgentService/Connect";
             return Err(Refused::new(RefusedConnect::Path, Code::Unimplemented, text));
         }
-        let admitted = self.gate.auth.admit(&mut request.metadata, peer).await?;
+        let admitted = self.gate.auth.admit(metadata, peer).await?;
         // Go's server answers with `Unknown` and its error text.
-        let metadata = ConnectMetadata::read(&request.metadata)
+        let metadata = ConnectMetadata::read(metadata)
             .map_err(|text| Refused::new(RefusedConnect::Metadata, Code::Unknown, text))?;
         let owned = self.gate.judge(&admitted.identity, &metadata, peer, &self.metrics);
         let owned =
@@ -161,16 +176,13 @@ impl AgentService {
             keepalive: Some(Arc::clone(&request.keepalive)),
             traffic: SharedTraffic::default(),
         });
-        let mut backend = Backend {
+        let backend = Backend {
             agent_id: Arc::clone(&agent_id),
             identifiers: metadata.identifiers,
             process: offer.lanes,
             handle: handle.clone(),
         };
-        let lane = self.backends.lanes_of_process(&backend).iter().find_map(|lane| lane.counted.upgrade());
-        let counted = lane.unwrap_or_else(|| Arc::new(open));
-        backend.handle.counted = Arc::downgrade(&counted);
-        let registration = self.backends.register(backend).map_err(|error| {
+        let (registration, counted) = self.register_lane(backend, open).map_err(|error| {
             full(RefusedConnect::Registration, format!("agent ID {}: {error}", Peer(&agent_id)))
         })?;
         let (id, traffic) = (registration.id, handle.facts.traffic.clone());
@@ -196,6 +208,19 @@ impl AgentService {
         let negotiated = answer.negotiated(offer);
         let recheck = recheck.map(|recheck| (recheck, reviewed));
         Ok(AgentLink { id, agent_id, recheck, live, answer, negotiated, handle, handler, meter })
+    }
+
+    /// Makes a stream a backend. The lanes of one agent count as one stream, by the first one's guard.
+    fn register_lane(
+        &self,
+        mut backend: Backend<LinkHandle>,
+        open: LiveGuard,
+    ) -> Result<(Registration<LinkHandle>, Arc<LiveGuard>), RegisterError> {
+        let _one_at_a_time = self.registering.lock();
+        let lane = self.backends.lanes_of_process(&backend).iter().find_map(|lane| lane.counted.upgrade());
+        let counted = lane.unwrap_or_else(|| Arc::new(open));
+        backend.handle.counted = Arc::downgrade(&counted);
+        Ok((self.backends.register(backend)?, counted))
     }
 
     /// Refuses a Connect, counts and logs it, and remembers it for the status.
@@ -310,23 +335,22 @@ impl AgentService {
         let Started { driver, handle, recheck, agent_id, .. } = started;
         let mut driver = unconstrained(driver);
         let refused = async {
-            match recheck {
-                Some((recheck, lost)) => lost.run_until_cancelled(recheck.refused()).await,
-                None => None,
-            }
-        };
-        tokio::select! {
-            _ = &mut driver => {}
-            () = self.lifetimes.end_streams.cancelled() => {
-                handle.send(Command::Finish);
-                let _ = timeout(LAST_BYTES_GRACE, driver).await;
-            }
-            Some(why) = refused => {
+            if let Some((recheck, lost)) = recheck
+                && let Some(why) = lost.run_until_cancelled(recheck.refused()).await
+            {
                 tracing::warn!(
                     agentID = %Peer(agent_id), why = %Peer(&why), "token refused, closing agent stream"
                 );
                 handle.send(Command::Finish);
-                driver.await;
+            }
+            pending::<()>().await;
+        };
+        tokio::select! {
+            _ = &mut driver => {}
+            () = refused => {}
+            () = self.lifetimes.end_streams.cancelled() => {
+                handle.send(Command::Finish);
+                let _ = timeout(LAST_BYTES_GRACE, driver).await;
             }
         }
     }
@@ -364,4 +388,155 @@ struct Started {
 fn version(metadata: &HeaderMap) -> String {
     let text = metadata.get(http::header::USER_AGENT).and_then(|value| value.to_str().ok());
     Peer(text.unwrap_or_default()).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use cluster::api::User;
+    use cluster::{Clock, TokenReview};
+    use grpc::{Keepalive, ServerSettings, connect, serve_connection};
+    use serve::metrics::Registry;
+
+    use super::*;
+    use crate::agent_stream::IdentityBinding;
+    use crate::agent_stream::slot::AgentSlots;
+    use crate::args::TokenAuth;
+    use crate::auth::{AgentAuth, Binding, Review, Reviewer};
+    use crate::backends::{Identifiers, Strategy};
+    use crate::unauthenticated::ConnectionSet;
+
+    fn service() -> AgentService {
+        service_with(AgentAuth::Anonymous)
+    }
+
+    fn service_with(auth: AgentAuth) -> AgentService {
+        let metrics = crate::metrics::register(&mut Registry::default());
+        let binding = Binding { wide: Vec::new(), source_address: false };
+        let time = Duration::from_secs(60);
+        let keepalive = KeepaliveFlags { time, half_open_timeout: time, unresponsive_timeout: time };
+        AgentService {
+            backends: BackendManager::new(&[Strategy::Default], metrics.routes.clone()),
+            metrics,
+            server_id: "s".into(),
+            server_count: ServerCount::new(1),
+            keepalive,
+            capabilities: Capabilities::supported(true),
+            bounds: Bounds::new(1 << 20, Some(1 << 20)),
+            lifetimes: Lifetimes::default(),
+            gate: AgentGate::new(auth, IdentityBinding::Off, binding),
+            registering: Mutex::default(),
+        }
+    }
+
+    #[test]
+    fn lanes_that_open_at_the_same_time_count_once() {
+        let (service, together) = (service(), Barrier::new(2));
+        let gauge = &service.metrics.grpc_connections;
+        let open = || {
+            let open = gauge.enter(ServiceMethod::Connect);
+            let (agent_id, identifiers) = ("a".into(), Identifiers::default());
+            let lane = Backend { agent_id, identifiers, process: Some(1), handle: LinkHandle::new().0 };
+            together.wait();
+            service.register_lane(lane, open).unwrap()
+        };
+        for _ in 0..2_000 {
+            let lanes = std::thread::scope(|scope| {
+                let other = scope.spawn(open);
+                [open(), other.join().unwrap()]
+            });
+            assert!(Arc::ptr_eq(&lanes[0].1, &lanes[1].1));
+        }
+    }
+
+    /// Admits agents that this API accepts.
+    fn token_auth(review: Box<Review>) -> AgentAuth {
+        let expected = TokenAuth {
+            namespace: "kube-system".into(),
+            service_account: "agent".into(),
+            audience: "aud".into(),
+            review_every: Some(Duration::from_secs(60)),
+        };
+        let metrics = crate::metrics::register(&mut Registry::default());
+        AgentAuth::Token(Reviewer::new(review, expected, Clock::system(), metrics))
+    }
+
+    fn token() -> HeaderMap {
+        HeaderMap::from_iter([(http::header::AUTHORIZATION, HeaderValue::from_static("Bearer t"))])
+    }
+
+    fn peer() -> AgentPeer {
+        AgentPeer::new(([10, 0, 0, 1], 1).into(), None)
+    }
+
+    /// A recheck whose token is refused after a minute.
+    async fn revoked() -> Recheck {
+        let began = Instant::now();
+        let auth = token_auth(Box::new(move |_| {
+            let username = "system:serviceaccount:kube-system:agent".into();
+            let review = TokenReview {
+                authenticated: began.elapsed().is_zero(),
+                user: User { username, ..User::default() },
+                audiences: vec!["aud".into()],
+                error: String::new(),
+            };
+            Box::pin(async { Ok(review) })
+        }));
+        auth.admit(&mut token(), &peer()).await.unwrap().recheck.unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_review_is_not_awaited_after_its_connection_has_gone() {
+        let (asked, mut reviews) = tokio::sync::mpsc::unbounded_channel();
+        let auth = token_auth(Box::new(move |_| {
+            asked.send(()).unwrap();
+            Box::pin(pending())
+        }));
+        let service = Arc::new(service_with(auth));
+        let slots = ConnectionSet::new(Port::Agent, 1, service.metrics.clone());
+        let slot = AgentSlot::new(slots.enter(peer().address), AgentSlots::new(1));
+        let (slot, agent) = (Arc::new(slot), Arc::new(peer()));
+        let (client, server) = tokio::io::duplex(1 << 16);
+        let mut streams = tokio::task::JoinSet::new();
+        let settings = ServerSettings::for_agents();
+        let on_stream = |request| {
+            streams.spawn(Arc::clone(&service).serve(request, Arc::clone(&agent), Arc::clone(&slot)));
+        };
+        let serving = serve_connection(server, &settings, on_stream, pending());
+        let began = Instant::now();
+        let client = async {
+            let deadline = began + Duration::from_secs(60);
+            let connecting = connect(client, Keepalive::DEFAULT, ("s", AGENT_PATH), token(), None, deadline);
+            tokio::select! {
+                _ = connecting => panic!("there is no answer"),
+                asked = reviews.recv() => asked.expect("a review"),
+            }
+        };
+        let (served, ()) = tokio::join!(serving, client);
+        drop(served);
+        streams.join_all().await;
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stop_does_not_wait_for_a_stream_whose_token_was_refused() {
+        let (service, (handle, mut commands)) = (service(), LinkHandle::new());
+        let mut started = Started {
+            driver: Box::pin(pending()),
+            handle,
+            recheck: Some((revoked().await, CancellationToken::new())),
+            agent_id: "a".into(),
+            _watch: AbortOnDropHandle::new(tokio::spawn(async {})),
+        };
+        let stop = async {
+            assert!(
+                matches!(commands.recv().await.as_deref(), Some(Command::Finish)),
+                "the token is refused"
+            );
+            service.lifetimes.end_streams.cancel();
+        };
+        let ended = async { tokio::join!(service.run(&mut started), stop) };
+        timeout(Duration::from_secs(120), ended).await.expect("an end");
+    }
 }

@@ -60,11 +60,11 @@ async fn follow_responsiveness(
         if std::mem::replace(&mut known, unresponsive) == unresponsive {
             continue;
         }
+        // The lanes of one agent count once.
+        if backends.set_unresponsive(link, unresponsive) {
+            metrics.unresponsive.inc();
+        }
         if unresponsive {
-            // The lanes of one agent count once.
-            if !backends.has_unresponsive_sibling_lane(link) {
-                metrics.unresponsive.inc();
-            }
             if let Some(suppressed) = logs.due_for("unresponsive", agent_id) {
                 tracing::warn!(
                     agentID = %Peer(agent_id), suppressed, "keepalive ping unanswered, dials go to other agents"
@@ -73,7 +73,6 @@ async fn follow_responsiveness(
         } else if let Some(suppressed) = logs.due_for("responsive", agent_id) {
             tracing::info!(agentID = %Peer(agent_id), suppressed, "keepalive ping answered again");
         }
-        backends.set_unresponsive(link, unresponsive);
     }
 }
 
@@ -92,7 +91,7 @@ mod tests {
 
     use super::*;
     use crate::agent_stream::LinkFacts;
-    use crate::backends::Strategy;
+    use crate::backends::{Backend, Identifiers, Strategy};
     use crate::captured_log::CapturedLog;
 
     #[tokio::test(start_paused = true)]
@@ -115,6 +114,36 @@ mod tests {
         let lines = (count("\"keepalive ping unanswered, "), count("\"keepalive ping answered again"));
         assert_eq!((metrics.unresponsive.get(), lines), (10, (2, 2)), "{text}");
         assert!(text.contains("suppressed=7"), "{text}");
+    }
+
+    #[test]
+    fn lanes_that_become_unresponsive_at_the_same_time_count_once() {
+        let metrics = crate::metrics::register(&mut Registry::default());
+        let backends = BackendManager::new(&[Strategy::Default], metrics.routes.clone());
+        let lane = || Backend {
+            agent_id: "a".into(),
+            identifiers: Identifiers::default(),
+            process: Some(1),
+            handle: LinkHandle::new().0,
+        };
+        let lanes = [lane(), lane()].map(|lane| backends.register(lane).unwrap());
+        let (together, logs) = (std::sync::Barrier::new(2), LogLimit::default());
+        let silence = |id| {
+            let (_, silent) = watch::channel(true);
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+            together.wait();
+            runtime.block_on(follow_responsiveness(&backends, &metrics, &logs, id, silent, &"a".into()));
+        };
+        for round in 1..=500 {
+            std::thread::scope(|scope| {
+                scope.spawn(|| silence(lanes[0].id));
+                silence(lanes[1].id);
+            });
+            assert_eq!(metrics.unresponsive.get(), round);
+            for lane in &lanes {
+                backends.set_unresponsive(lane.id, false);
+            }
+        }
     }
 
     #[test]

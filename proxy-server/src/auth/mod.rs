@@ -22,7 +22,6 @@ use grpc::Code;
 use http::HeaderMap;
 use net::tls::PeerIdentity;
 use serve::logs::Peer;
-use tokio::sync::Semaphore;
 
 pub use binding::{Binding, Claim, Claims};
 pub use identity::Identity;
@@ -35,11 +34,6 @@ use crate::metrics::RefusedConnect;
 /// Pause between a failed review of an open stream's token and the next one. Longer than a refusal is cached.
 const REVIEW_RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Concurrent reviews for the streams of one connection, including streams that were reset meanwhile, so that one peer with
-/// invalid tokens cannot use up the limit of the whole server. (An agent has one stream on a connection; a proxy that
-/// terminates HTTP/2 in front of the server may put several agents on one.)
-const MAX_REVIEWS_PER_CONNECTION: usize = 16;
-
 /// The peer that opened an agent stream.
 #[derive(Debug, Clone)]
 pub struct AgentPeer {
@@ -49,8 +43,6 @@ pub struct AgentPeer {
     pub certificate: Option<PeerIdentity>,
     /// The peer's description in the log.
     pub shown: Arc<str>,
-    /// Limits the concurrent token reviews of this connection.
-    reviews: Arc<Semaphore>,
 }
 
 /// Why a Connect is refused: a gRPC status, and a text that the agent logs.
@@ -126,11 +118,7 @@ impl AgentAuth {
             }
             AgentAuth::Token(reviewer) => {
                 let token = shown?;
-                let place = peer.reviews.try_acquire();
-                if place.is_err() && !reviewer.remembers(&token) {
-                    return Err(unavailable("too many tokens of this connection are being reviewed"));
-                }
-                let verdict = reviewer.review(&token).await;
+                let verdict = reviewer.review(&token, Some(peer.address.ip())).await;
                 let verdict = verdict.ok_or_else(|| unavailable("the Kubernetes API cannot be asked now"))?;
                 let identity = verdict.map_err(|TokenRejection { why, .. }| {
                     Refused::unknown(format!("Failed to validate authentication token, err:{why}"))
@@ -156,7 +144,7 @@ impl Recheck {
         let mut doubted = false;
         loop {
             tokio::time::sleep(if doubted { REVIEW_RETRY_INTERVAL } else { self.every }).await;
-            match self.reviewer.review(&self.token).await {
+            match self.reviewer.review(&self.token, None).await {
                 Some(Err(rejection)) if rejection.certain || doubted => return rejection.why,
                 Some(verdict) => doubted = verdict.is_err(),
                 None => {}
@@ -166,10 +154,10 @@ impl Recheck {
 }
 
 impl AgentPeer {
-    /// A peer without running reviews.
+    /// A peer at this address, with this certificate.
     pub fn new(address: SocketAddr, certificate: Option<PeerIdentity>) -> Self {
         let shown = shown(certificate.as_ref(), address);
-        Self { address, certificate, shown, reviews: Arc::new(Semaphore::new(MAX_REVIEWS_PER_CONNECTION)) }
+        Self { address, certificate, shown }
     }
 }
 

@@ -1,23 +1,27 @@
-//! Sends tokens to the Kubernetes API: one review at a time for each token, 32 at once, 10 s at most.
+//! Sends tokens to the Kubernetes API: one review at a time for each token, 32 at once, 24 of them for peers at one address, 10 s
+//! at most.
 //!
 //! ```text
-//!   ask ── cached ──────────────────────────────▶ yes / no
-//!    └─ already running: wait for its result ────▶ the same
-//!    └─ a new review: 32 at once, 10 s at most ──▶ yes / no, cached; or no answer
+//!   ask ── cached ───────────────────────────────────▶ yes / no
+//!    ├─ already running: wait for its result ────────▶ the same
+//!    └─ wait for a turn: first of the address, then of all
+//!        └─ a new review ────────────────────────────▶ yes / no, cached; or no answer
 //! ```
 //!
-//! A review continues when its waiters leave, so that an impatient agent cannot cause the same review again and again.
+//! Anyone can show a token. A wait belongs to its caller and ends with it, so that a lost stream leaves no wait behind. A
+//! review that runs continues when its callers leave, so that an impatient agent cannot cause the same review again and again.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use cluster::{ApiError, Client, Clock, TokenReview};
 use parking_lot::Mutex;
-use serve::logs::LogLimit;
-use tokio::sync::{Semaphore, watch};
-use tokio::time::timeout;
+use serve::logs::{LogLimit, network};
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::{Instant, timeout_at};
 
 use super::Identity;
 use super::bearer::Token;
@@ -27,9 +31,12 @@ use crate::metrics::{Metrics, ReviewResult};
 
 /// Concurrent reviews.
 const MAX_CONCURRENT_REVIEWS: usize = 32;
-/// Reviews that wait or run; further requests get no verdict. Each holds a token of 16 KiB at most.
-pub(super) const MAX_PENDING_REVIEWS: usize = 2_048;
-/// Time limit of a review, including its wait for a free place.
+/// The same of peers at one address (IPv6: /64). The others' turns remain for other addresses, even while the API is slow. Many
+/// agents may share an address, so it is more than half.
+const MAX_CONCURRENT_REVIEWS_PER_ADDRESS: usize = 24;
+/// Reviews of peers at one address that wait or run; further requests get no verdict. Each holds a token of 16 KiB at most.
+pub(super) const MAX_PENDING_REVIEWS_PER_ADDRESS: usize = 2_048;
+/// Time limit of a review, including its wait for a turn.
 const REVIEW_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Returns the API's review of a token; the texts of its errors never contain the token. [`api_review`] in production.
@@ -52,7 +59,7 @@ struct Shared {
     review: Box<Review>,
     expected: TokenAuth,
     clock: Clock,
-    turns: Semaphore,
+    turns: Arc<Semaphore>,
     metrics: Metrics,
     /// While the API cannot be reached every agent retries.
     logs: LogLimit,
@@ -62,26 +69,35 @@ struct Shared {
 #[derive(Default)]
 struct State {
     cache: Cache,
-    pending: HashMap<Key, watch::Receiver<Option<ReviewOutcome>>>,
+    running: HashMap<Key, Outcome>,
+    /// The turns of each address, kept by its reviews that wait or run.
+    addresses: HashMap<Option<IpAddr>, Weak<Semaphore>>,
 }
 
-/// Removes its entry from the list of running reviews when it is dropped.
-struct PendingReview {
+/// The verdict of a review, once there is one. A review without a verdict drops the sender.
+type Outcome = watch::Receiver<Option<ReviewOutcome>>;
+
+/// A turn of the address, and one of all.
+type Turn = [Result<OwnedSemaphorePermit, AcquireError>; 2];
+
+/// A review that runs. Removes its entry from the list when it is dropped.
+struct RunningReview {
     shared: Arc<Shared>,
     key: Key,
+    _turn: Turn,
 }
 
-impl Drop for PendingReview {
+impl Drop for RunningReview {
     fn drop(&mut self) {
-        self.shared.state.lock().pending.remove(&self.key);
+        self.shared.state.lock().running.remove(&self.key);
     }
 }
 
 impl Reviewer {
     /// A reviewer of these service account tokens, with an empty cache.
     pub fn new(review: Box<Review>, expected: TokenAuth, clock: Clock, metrics: Metrics) -> Self {
-        let (turns, logs, state) =
-            (Semaphore::new(MAX_CONCURRENT_REVIEWS), LogLimit::default(), Mutex::default());
+        let turns = Arc::new(Semaphore::new(MAX_CONCURRENT_REVIEWS));
+        let (logs, state) = (LogLimit::default(), Mutex::default());
         Self(Arc::new(Shared { review, expected, clock, turns, metrics, logs, state }))
     }
 
@@ -90,64 +106,87 @@ impl Reviewer {
         self.0.expected.review_every
     }
 
-    /// Whether the verdict on this token is cached.
-    pub(super) fn remembers(&self, token: &Token) -> bool {
-        self.0.state.lock().cache.get(&cache::key(token.reveal())).is_some()
-    }
-
-    /// The verdict on a token, within the time limit; `None` if the API did not answer.
-    pub async fn review(&self, token: &Token) -> Option<ReviewOutcome> {
-        let key = cache::key(token.reveal());
-        let mut outcome = {
-            let mut state = self.0.state.lock();
-            if let Some(verdict) = state.cache.get(&key) {
-                return Some(verdict);
-            }
-            match state.pending.get(&key) {
-                Some(under_way) => under_way.clone(),
-                None if state.pending.len() >= MAX_PENDING_REVIEWS => return None,
-                None => {
-                    let (tell, outcome) = watch::channel(None);
-                    state.pending.insert(key, outcome.clone());
-                    tokio::spawn(run_review(
-                        PendingReview { shared: Arc::clone(&self.0), key },
-                        token.clone(),
-                        tell,
-                    ));
-                    outcome
-                }
+    /// The verdict on a token, within the time limit; `None` if the API did not answer, or if too many reviews of this address
+    /// wait. Admitted agents count together, without their `address`, so that no unauthenticated peer at it delays them.
+    pub async fn review(&self, token: &Token, address: Option<IpAddr>) -> Option<ReviewOutcome> {
+        let (shared, key) = (&self.0, cache::key(token.reveal()));
+        let deadline = Instant::now() + REVIEW_TIMEOUT;
+        let known = shared.state.lock().known(&key);
+        let mut outcome = match known {
+            Some(outcome) => outcome,
+            None => {
+                let own = shared.state.lock().turns_of(address.map(network))?;
+                let all = Arc::clone(&shared.turns);
+                let turn = async { [own.acquire_owned().await, all.acquire_owned().await] };
+                let Ok(turn) = timeout_at(deadline, turn).await else {
+                    shared.failed(TIMED_OUT);
+                    return None;
+                };
+                self.run(key, token, turn, deadline)
             }
         };
-        // A review without a verdict drops the sender.
-        outcome.wait_for(Option::is_some).await.ok()?.clone()
+        timeout_at(deadline, outcome.wait_for(Option::is_some)).await.ok()?.ok()?.clone()
+    }
+
+    /// Starts a review, unless the token was reviewed during the wait for this turn.
+    fn run(&self, key: Key, token: &Token, turn: Turn, deadline: Instant) -> Outcome {
+        let mut state = self.0.state.lock();
+        state.known(&key).unwrap_or_else(|| {
+            let (tell, outcome) = watch::channel(None);
+            state.running.insert(key, outcome.clone());
+            let running = RunningReview { shared: Arc::clone(&self.0), key, _turn: turn };
+            tokio::spawn(run_review(running, token.clone(), deadline, tell));
+            outcome
+        })
     }
 }
 
-async fn run_review(pending: PendingReview, token: Token, tell: watch::Sender<Option<ReviewOutcome>>) {
-    let shared = &pending.shared;
-    let asked = async {
-        // The semaphore is never closed.
-        let _turn = shared.turns.acquire().await;
-        (shared.review)(token.clone()).await
-    };
-    let (verdict, result) = match timeout(REVIEW_TIMEOUT, asked).await {
+async fn run_review(
+    running: RunningReview,
+    token: Token,
+    deadline: Instant,
+    tell: watch::Sender<Option<ReviewOutcome>>,
+) {
+    let shared = &running.shared;
+    match timeout_at(deadline, (shared.review)(token.clone())).await {
         Ok(Ok(review)) => {
             let verdict = judge(&shared.expected, &review, token.reveal());
             let left = cache::left(token.reveal(), shared.clock.now());
-            shared.state.lock().cache.put(pending.key, verdict.clone(), left);
+            shared.state.lock().cache.put(running.key, verdict.clone(), left);
             let result = if verdict.is_ok() { ReviewResult::Accepted } else { ReviewResult::Refused };
-            (Some(verdict), result)
+            shared.metrics.token_reviews.count(result);
+            tell.send_replace(Some(verdict));
         }
-        Ok(Err(error)) => shared.log_failure(&error.to_string()),
-        Err(_) => shared.log_failure("no answer within 10 s, the wait for a turn included"),
-    };
-    shared.metrics.token_reviews.count(result);
-    tell.send_replace(verdict);
+        Ok(Err(error)) => shared.failed(&error.to_string()),
+        Err(_) => shared.failed(TIMED_OUT),
+    }
+}
+
+const TIMED_OUT: &str = "no answer within 10 s, the wait for a turn included";
+
+impl State {
+    /// The verdict on this token, if it is cached or on its way.
+    fn known(&self, key: &Key) -> Option<Outcome> {
+        let cached = self.cache.get(key).map(|verdict| watch::channel(Some(verdict)).1);
+        cached.or_else(|| self.running.get(key).cloned())
+    }
+
+    /// The turns of an address; `None` if too many of its reviews wait.
+    fn turns_of(&mut self, address: Option<IpAddr>) -> Option<Arc<Semaphore>> {
+        let turns = self.addresses.get(&address).and_then(Weak::upgrade).unwrap_or_else(|| {
+            self.addresses.retain(|_, turns| turns.strong_count() > 0);
+            let turns = Arc::new(Semaphore::new(MAX_CONCURRENT_REVIEWS_PER_ADDRESS));
+            self.addresses.insert(address, Arc::downgrade(&turns));
+            turns
+        });
+        (Arc::strong_count(&turns) <= MAX_PENDING_REVIEWS_PER_ADDRESS).then_some(turns)
+    }
 }
 
 impl Shared {
-    /// Logs that a token could not be reviewed.
-    fn log_failure(&self, error: &str) -> (Option<ReviewOutcome>, ReviewResult) {
+    /// Counts and logs that a token could not be reviewed.
+    fn failed(&self, error: &str) {
+        self.metrics.token_reviews.count(ReviewResult::Failed);
         self.metrics.journal.api_failed(&format!("token review: {error}"));
         if let Some(suppressed) = self.logs.due_for("review", ()) {
             tracing::error!(
@@ -156,7 +195,6 @@ impl Shared {
                 "An agent's token could not be reviewed; the agent will try again"
             );
         }
-        (None, ReviewResult::Failed)
     }
 }
 

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use serve::metrics::{Exposition, Registry};
 use tokio::time::{Instant, sleep};
 
-use super::reviewer::MAX_PENDING_REVIEWS;
+use super::reviewer::MAX_PENDING_REVIEWS_PER_ADDRESS;
 use super::*;
 use crate::args::TokenAuth;
 use crate::metrics::register;
@@ -72,15 +72,24 @@ fn auth(api: &Arc<Api>, recheck: Option<Duration>) -> (AgentAuth, Exposition) {
 }
 
 fn peer() -> AgentPeer {
-    AgentPeer::new("127.0.0.1:1".parse().unwrap(), None)
+    peer_at(1)
+}
+
+/// A connection from the address with this number.
+fn peer_at(address: u32) -> AgentPeer {
+    AgentPeer::new((std::net::Ipv4Addr::from_bits(address), 1).into(), None)
 }
 
 async fn admit(auth: &AgentAuth, values: &[&str]) -> Result<Admitted, Refused> {
+    admit_from(&peer(), auth, values).await
+}
+
+async fn admit_from(peer: &AgentPeer, auth: &AgentAuth, values: &[&str]) -> Result<Admitted, Refused> {
     let mut metadata = HeaderMap::new();
     for value in values {
         metadata.append(AUTHORIZATION, HeaderValue::from_str(value).unwrap());
     }
-    let admitted = auth.admit(&mut metadata, &peer()).await;
+    let admitted = auth.admit(&mut metadata, peer).await;
     assert!(metadata.is_empty(), "the token stays in the metadata");
     admitted
 }
@@ -125,40 +134,11 @@ async fn refusals_are_gos() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_connection_has_few_reviews_at_once() {
-    let api = Arc::new(Api { delay: Duration::from_secs(5), ..Api::default() });
-    let (auth, _) = auth(&api, None);
-    let shown = |n: usize| {
-        HeaderMap::from_iter([(AUTHORIZATION, HeaderValue::try_from(format!("Bearer {n}")).unwrap())])
-    };
-    let other = Arc::new(peer());
-    let mut tries = tokio::task::JoinSet::new();
-    for n in 0..100 {
-        let (auth, other) = (auth.clone(), Arc::clone(&other));
-        tries.spawn(async move { auth.admit(&mut shown(n), &other).await.unwrap_err().code });
-    }
-    let rightful = admit(&auth, &["Bearer good"]);
-    api.knows("good", USER);
-    assert!(rightful.await.is_ok(), "another connection's");
-    let codes = tries.join_all().await;
-    assert_eq!(
-        codes.iter().filter(|code| **code == Code::Unavailable).count(),
-        100 - MAX_REVIEWS_PER_CONNECTION
-    );
-    assert_eq!(api.asked(), MAX_REVIEWS_PER_CONNECTION + 1);
-    assert_eq!(
-        auth.admit(&mut shown(200), &other).await.unwrap_err().code,
-        Code::Unknown,
-        "places are free again"
-    );
-}
-
-#[tokio::test(start_paused = true)]
 async fn reviews_that_wait_are_limited() {
     let api = Arc::new(Api { delay: Duration::from_secs(20), ..Api::default() });
     let (auth, _) = auth(&api, None);
     let mut tries = tokio::task::JoinSet::new();
-    for n in 0..MAX_PENDING_REVIEWS + 100 {
+    for n in 0..MAX_PENDING_REVIEWS_PER_ADDRESS + 100 {
         let auth = auth.clone();
         tries.spawn(async move {
             let began = Instant::now();
@@ -168,6 +148,74 @@ async fn reviews_that_wait_are_limited() {
     let refused = tries.join_all().await;
     assert!(refused.iter().all(|(code, _)| *code == Code::Unavailable));
     assert_eq!(refused.iter().filter(|(_, at_once)| *at_once).count(), 100);
+}
+
+/// Tokens of nobody, each on its own connection from one address.
+fn flood(auth: &AgentAuth, tokens: usize) -> tokio::task::JoinSet<()> {
+    let mut flood = tokio::task::JoinSet::new();
+    for n in 0..tokens {
+        let auth = auth.clone();
+        flood.spawn(async move { drop(admit(&auth, &[&format!("Bearer flood {n}")]).await) });
+    }
+    flood
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flood_of_one_address_leaves_turns_to_others() {
+    for tokens in [500, 2 * MAX_PENDING_REVIEWS_PER_ADDRESS] {
+        let api = Arc::new(Api { delay: Duration::from_secs(6), ..Api::default() });
+        api.knows("good", USER);
+        let (auth, _) = auth(&api, None);
+        let _flood = flood(&auth, tokens);
+        sleep(Duration::from_secs(1)).await;
+        let admitted = admit_from(&peer_at(2), &auth, &["Bearer good"]).await;
+        assert!(admitted.is_ok(), "{tokens} tokens: {admitted:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_review_that_waits_ends_with_its_caller() {
+    let api = Arc::new(Api { delay: Duration::from_secs(6), ..Api::default() });
+    api.knows("good", USER);
+    let (auth, _) = auth(&api, None);
+    let mut flood = flood(&auth, 1_000);
+    sleep(Duration::from_secs(4)).await;
+    let running = api.asked();
+    flood.shutdown().await;
+    assert!(admit(&auth, &["Bearer good"]).await.is_ok(), "nothing waits any more");
+    assert_eq!(api.asked(), running + 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flood_does_not_delay_the_next_review_of_a_stream_from_its_address() {
+    let api = Arc::new(Api { delay: Duration::from_secs(6), ..Api::default() });
+    api.knows("good", USER);
+    let (auth, _) = auth(&api, Some(Duration::from_secs(120)));
+    let recheck = admit(&auth, &["Bearer good"]).await.unwrap().recheck.unwrap();
+    api.answers.lock().clear();
+    let began = Instant::now();
+    let flooded = async {
+        sleep(Duration::from_secs(119)).await;
+        flood(&auth, 500).join_all().await;
+    };
+    tokio::join!(recheck.refused(), flooded);
+    assert!(began.elapsed() < Duration::from_secs(130), "{:?}: not the first review", began.elapsed());
+}
+
+/// As behind a load balancer that hides the agents' addresses.
+#[tokio::test(start_paused = true)]
+async fn a_storm_of_agents_at_one_address_gets_in() {
+    let api = Arc::new(Api { delay: Duration::from_millis(100), ..Api::default() });
+    let (auth, _) = auth(&api, None);
+    let mut storm = tokio::task::JoinSet::new();
+    for n in 0..2_000 {
+        let token = format!("t{n}");
+        api.knows(&token, USER);
+        let auth = auth.clone();
+        storm.spawn(async move { admit(&auth, &[&format!("Bearer {token}")]).await.is_ok() });
+    }
+    assert!(storm.join_all().await.into_iter().all(|admitted| admitted), "at the first attempt");
+    assert_eq!(api.asked(), 2_000);
 }
 
 #[tokio::test(start_paused = true)]
@@ -220,7 +268,9 @@ async fn one_question_for_a_token_and_at_most_32_at_once() {
     let mut all = tokio::task::JoinSet::new();
     for n in 0..1_000 {
         let auth = auth.clone();
-        all.spawn(async move { admit(&auth, &[&format!("Bearer t{}", n % 100)]).await.is_ok() });
+        all.spawn(async move {
+            admit_from(&peer_at(n % 10), &auth, &[&format!("Bearer t{}", n % 100)]).await.is_ok()
+        });
     }
     let began = Instant::now();
     assert!(all.join_all().await.into_iter().all(|admitted| admitted));
@@ -273,7 +323,9 @@ async fn an_api_that_hangs_is_unavailable_after_ten_seconds() {
     let mut all = tokio::task::JoinSet::new();
     for n in 0..100 {
         let auth = auth.clone();
-        all.spawn(async move { refusal(&auth, &[&format!("Bearer t{n}")]).await.0 });
+        all.spawn(async move {
+            admit_from(&peer_at(n), &auth, &[&format!("Bearer t{n}")]).await.unwrap_err().code
+        });
     }
     sleep(Duration::from_secs(9)).await;
     assert_eq!(api.asked(), 32, "the others wait for their turn");

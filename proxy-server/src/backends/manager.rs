@@ -150,9 +150,12 @@ impl<L: Clone> BackendManager<L> {
         self.change(id, |link| link.draining = true);
     }
 
-    /// Marks a stream that does not answer pings, or unmarks it when it answers.
-    pub fn set_unresponsive(&self, id: LinkId, unresponsive: bool) {
-        self.change(id, |link| link.silent = unresponsive);
+    /// Marks a stream that does not answer pings, or unmarks it when it answers. Returns whether it is the first marked
+    /// lane of its agent process.
+    pub fn set_unresponsive(&self, id: LinkId, unresponsive: bool) -> bool {
+        let mut state = self.shared.state.write();
+        state.change(id, |link| link.silent = unresponsive);
+        unresponsive && !state.lanes_of(id).any(|(lane, link)| lane != id && link.silent)
     }
 
     /// Marks a stream whose agent does not answer packets, or unmarks it when it answers.
@@ -241,17 +244,7 @@ impl<L: Clone> BackendManager<L> {
     }
 
     fn change(&self, id: LinkId, change: impl FnOnce(&mut Link<L>)) {
-        let mut state = self.shared.state.write();
-        let State { links, tables, .. } = &mut *state;
-        let Some(link) = links.get_mut(&id) else { return };
-        let before = link.health();
-        change(link);
-        if link.health() == before {
-            return;
-        }
-        for table in tables {
-            table.set(&link.backend.agent_id, &link.backend.identifiers, id, Some(link.health()));
-        }
+        self.shared.state.write().change(id, change);
     }
 
     fn unregister(&self, id: LinkId) {
@@ -269,6 +262,20 @@ impl<L: Clone> BackendManager<L> {
         drop(state);
         tracing::info!(target: "v2", agentID = %Peer(agent_id), "Remove connection for agent");
         drop(link); // the handle's own Drop must not run under the lock
+    }
+}
+
+impl<L> State<L> {
+    fn change(&mut self, id: LinkId, change: impl FnOnce(&mut Link<L>)) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        let before = link.health();
+        change(link);
+        if link.health() == before {
+            return;
+        }
+        for table in &mut self.tables {
+            table.set(&link.backend.agent_id, &link.backend.identifiers, id, Some(link.health()));
+        }
     }
 }
 

@@ -34,6 +34,8 @@ use super::{Frontend, Protocol};
 use crate::accept;
 use crate::agent_stream::AGENT_PATH;
 use crate::auth::{AllowedNames, shown};
+use crate::dial::FailureReason;
+use crate::limits::MAX_CONNECTIONS;
 use crate::metrics::{PeerKind, Port, RefusedConnect};
 use crate::unauthenticated::{Arrived, ConnectionSet, Handshakes};
 
@@ -178,6 +180,11 @@ impl Frontend {
         stop: CancellationToken,
     ) {
         let dials = Mutex::new(JoinSet::new());
+        // A Proxy stream is one dial.
+        let refuse_at_limit = |request: Request, text: &str| {
+            self.metrics.dials.failures.count(FailureReason::NoAgent);
+            request.refuse(Code::ResourceExhausted, text);
+        };
         let on_stream = |request: Request| {
             if request.path != PROXY_PATH {
                 if request.path == AGENT_PATH {
@@ -195,11 +202,17 @@ impl Frontend {
                 return request.refuse(Code::Unavailable, "the proxy server is shutting down");
             }
             if let Some(refusal) = &self.dialer.refusal {
-                return request.refuse(Code::ResourceExhausted, &refusal.to_string());
+                return refuse_at_limit(request, &refusal.to_string());
             }
             let Ok(permit) = Arc::clone(&self.streams).try_acquire_owned() else {
-                return request
-                    .refuse(Code::ResourceExhausted, "the server's limit of Proxy streams is reached");
+                if let Some(suppressed) = self.logs.due_for("streams", ()) {
+                    tracing::warn!(
+                        limit = MAX_CONNECTIONS,
+                        suppressed,
+                        "Proxy streams are refused, because the server's connection limit is reached"
+                    );
+                }
+                return refuse_at_limit(request, "the server's limit of Proxy streams is reached");
             };
             match request.accept(HeaderMap::new()) {
                 Ok(stream) => {

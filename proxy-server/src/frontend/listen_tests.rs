@@ -20,6 +20,7 @@ use tokio_util::task::TaskTracker;
 use super::Protocol;
 use super::listen::{FrontendListener, serve_frontend};
 use super::testing::{Readings, SOON, ScriptedDial, dialer, frontend};
+use crate::captured_log::CapturedLog;
 
 struct Bench {
     dials: UnboundedReceiver<ScriptedDial>,
@@ -210,8 +211,15 @@ async fn streams_above_the_limit_get_an_answer() {
     for _ in 0..3 {
         streams.push(bench.open("/ProxyService/Proxy").await.unwrap());
     }
-    let error = bench.open("/ProxyService/Proxy").await.unwrap_err();
-    assert_eq!(error.code, Code::ResourceExhausted, "{error}");
+    let log = CapturedLog::new();
+    for _ in 0..2 {
+        let error = bench.open("/ProxyService/Proxy").await.unwrap_err();
+        assert_eq!(error.code, Code::ResourceExhausted, "{error}");
+    }
+    let counted = bench.readings.samples("dial_failure_count");
+    assert_eq!(counted, [r#"dial_failure_count{reason="no_agent"} 2"#]);
+    let text = log.text();
+    assert_eq!(text.matches("Proxy streams are refused").count(), 1, "{text}");
     drop(streams.pop());
     let again = async { while bench.open("/ProxyService/Proxy").await.is_err() {} };
     timeout(SOON, again).await.expect("a stream has ended");

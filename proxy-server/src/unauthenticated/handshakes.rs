@@ -20,7 +20,7 @@ use rustix::process::{getpriority_process, setpriority_process};
 use rustix::thread::gettid;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Handle, Runtime};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::task::JoinError;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -33,6 +33,10 @@ use crate::metrics::{Port, UnauthenticatedCloseReason};
 /// Added to the nice value of the process. Next to a busy data path thread on the same core these threads get a tenth of the
 /// core, enough for some hundred handshakes per second.
 const NICER: i32 = 10;
+
+/// Connections that wait for the accept loop after their handshake; further ones wait in their tasks. An evicted one of these keeps
+/// its socket and TLS session until the loop comes to it.
+const MAX_ARRIVED: usize = 64;
 
 /// The largest nice value in Linux.
 const NICEST: i32 = 19;
@@ -90,8 +94,7 @@ impl Arrived {
 /// The handshakes of a listener. Dropping it closes the listener and ends the handshakes.
 #[derive(Debug)]
 pub(crate) struct Handshakes {
-    /// Has at most as many entries as there are slots.
-    arrived: UnboundedReceiver<Arrived>,
+    arrived: Receiver<Arrived>,
     accepting: AbortOnDropHandle<()>,
 }
 
@@ -105,7 +108,7 @@ impl Handshakes {
         connections: ConnectionSet,
         priority: Priority,
     ) -> Self {
-        let (done, arrived) = unbounded_channel();
+        let (done, arrived) = channel(MAX_ARRIVED);
         let serve = move |(stream, address): (TcpStream, SocketAddr)| {
             let (slot, tls, done) = (connections.enter(address), tls.clone(), done.clone());
             serve(stream, address, tls, slot, done)
@@ -145,7 +148,7 @@ async fn serve(
     address: SocketAddr,
     tls: ServerTls,
     mut slot: Slot,
-    done: UnboundedSender<Arrived>,
+    done: Sender<Arrived>,
 ) {
     let evicted = slot.evicted.clone();
     let handshake = async {
@@ -165,8 +168,7 @@ async fn serve(
         Ok(stream) => {
             let stream = Box::new(stream);
             slot.renew();
-            // Sending fails only if the server has stopped.
-            drop(done.send(Arrived { stream, address, slot }));
+            hand_over(&done, Arrived { stream, address, slot }, &evicted).await;
         }
         // Port checks end here; they are not worth a warning.
         Err(error @ (HandshakeError::Closed | HandshakeError::Io(_))) => {
@@ -180,6 +182,15 @@ async fn serve(
             let reason = UnauthenticatedCloseReason::of(&error);
             slot.shared.closed(slot.peer, reason, cause, &format_args!("{error}{hint}"));
         }
+    }
+}
+
+/// Hands a connection to the accept loop, unless it is evicted while the loop is busy.
+async fn hand_over<T>(done: &Sender<T>, arrived: T, evicted: &CancellationToken) {
+    tokio::select! {
+        // Fails only if the server has stopped.
+        _ = done.send(arrived) => {}
+        () = evicted.cancelled() => {}
     }
 }
 
@@ -228,11 +239,22 @@ mod tests {
 
     #[tokio::test]
     async fn panic_of_the_accepting_task_ends_the_listener() {
-        let (_done, arrived) = unbounded_channel();
+        let (_done, arrived) = channel(1);
         let accepting = AbortOnDropHandle::new(tokio::spawn(async { panic!("injected") }));
         let mut listener = AcceptLoop::new(Handshakes { arrived, accepting }, "test");
         let ended = timeout(HANDSHAKE_TIMEOUT, tokio::spawn(async move { listener.accept().await.address }));
         assert!(ended.await.unwrap().unwrap_err().is_panic());
+    }
+
+    #[tokio::test]
+    async fn evicted_connections_do_not_pile_up_before_a_busy_accept_loop() {
+        let (done, arrived) = channel(1);
+        for number in 0..9 {
+            let evicted = CancellationToken::new();
+            evicted.cancel();
+            hand_over(&done, number, &evicted).await;
+        }
+        assert!(arrived.len() <= 1, "{} wait", arrived.len());
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `--kubeconfig-qps` and `--kubeconfig-burst`: a token bucket for requests. Requests wait in order, and one that gives up leaves
-//! the queue, so it delays no others.
+//! the queue, so it delays no others. Token reviews wait in a queue before that one: unauthenticated peers can cause
+//! many, and a lease must not expire behind them.
 
 use std::time::Duration;
 
@@ -16,6 +17,8 @@ pub(super) struct RateLimit {
     burst: f64,
     /// The tokens in the bucket, and when they were counted. The request whose turn is next holds the lock.
     state: Mutex<(f64, Instant)>,
+    /// Held by the only review that may wait for `state`.
+    reviews: Mutex<()>,
 }
 
 impl RateLimit {
@@ -26,11 +29,12 @@ impl RateLimit {
             return None;
         }
         let burst = i32::try_from(burst).ok().filter(|burst| *burst > 0).map_or(BURST, f64::from);
-        Some(Self { rate, burst, state: Mutex::new((burst, Instant::now())) })
+        Some(Self { rate, burst, state: Mutex::new((burst, Instant::now())), reviews: Mutex::default() })
     }
 
-    /// Waits for a turn. Has no time-out.
-    pub(super) async fn turn(&self) {
+    /// Waits for a turn; behind at most one review, unless this is one. Has no time-out.
+    pub(super) async fn turn(&self, is_review: bool) {
+        let _first = if is_review { Some(self.reviews.lock().await) } else { None };
         let mut state = self.state.lock().await;
         let (tokens, counted) = *state;
         let filled = (tokens + self.rate * counted.elapsed().as_secs_f64()).min(self.burst);
@@ -54,7 +58,7 @@ mod tests {
         let began = Instant::now();
         let mut at = Vec::new();
         for _ in 0..6 {
-            limit.turn().await;
+            limit.turn(false).await;
             at.push(began.elapsed().as_millis());
         }
         // Timers have a resolution of 1 ms.
@@ -64,23 +68,38 @@ mod tests {
         sleep(Duration::from_secs(60)).await;
         let began = Instant::now();
         for _ in 0..3 {
-            limit.turn().await;
+            limit.turn(false).await;
         }
         assert!(began.elapsed() < Duration::from_millis(2), "no more than the burst is saved up");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn another_request_waits_behind_one_review_at_most() {
+        let limit = RateLimit::new(1.0, 1).unwrap();
+        limit.turn(false).await;
+        let began = Instant::now();
+        let reviews = async { tokio::join!(limit.turn(true), limit.turn(true), limit.turn(true)) };
+        let lease = async {
+            limit.turn(false).await;
+            began.elapsed().as_secs()
+        };
+        // In this order.
+        let (_, lease) = tokio::join!(biased; reviews, lease);
+        assert_eq!((lease, began.elapsed().as_secs()), (2, 4));
     }
 
     /// Many agents whose reviews have a deadline of one second, at one request per ten seconds.
     #[tokio::test(start_paused = true)]
     async fn request_that_gives_up_takes_no_turn() {
         let limit = RateLimit::new(0.1, 1).unwrap();
-        limit.turn().await;
+        limit.turn(false).await;
         let began = Instant::now();
         for _ in 0..5 {
-            let [one, other] = [(); 2].map(|()| timeout(Duration::from_secs(1), limit.turn()));
+            let [one, other] = [(); 2].map(|()| timeout(Duration::from_secs(1), limit.turn(false)));
             let (one, other) = tokio::join!(one, other);
             assert!(one.is_err() && other.is_err(), "its turn is not due");
         }
-        limit.turn().await;
+        limit.turn(false).await;
         assert_eq!(began.elapsed().as_secs(), 10);
     }
 
@@ -92,7 +111,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_rate_next_to_nothing_is_no_panic() {
         let limit = RateLimit::new(f32::MIN_POSITIVE, 1).unwrap();
-        limit.turn().await;
-        assert!(timeout(Duration::from_secs(3_600), limit.turn()).await.is_err());
+        limit.turn(false).await;
+        assert!(timeout(Duration::from_secs(3_600), limit.turn(false)).await.is_err());
     }
 }

@@ -59,6 +59,8 @@ struct Call {
     body: Option<Bytes>,
     /// The part of the body that no text may contain.
     secret: Option<String>,
+    /// Waits for its turn behind other calls.
+    is_review: bool,
     /// The time-out of the whole call, and its end.
     limit: Duration,
     deadline: Instant,
@@ -67,7 +69,15 @@ struct Call {
 impl Call {
     /// Without a body; its time begins now.
     fn new(method: Method, path: String, limit: Duration) -> Self {
-        Self { method, path, body: None, secret: None, limit, deadline: Instant::now() + limit }
+        Self {
+            method,
+            path,
+            body: None,
+            secret: None,
+            is_review: false,
+            limit,
+            deadline: Instant::now() + limit,
+        }
     }
 }
 
@@ -113,7 +123,7 @@ impl Client {
         });
         let path = "/apis/authentication.k8s.io/v1/tokenreviews".to_owned();
         let (body, secret) = (Some(Bytes::from(body.to_string())), Some(token.to_owned()));
-        let call = Call { body, secret, ..Call::new(Method::POST, path, limit) };
+        let call = Call { body, secret, is_review: true, ..Call::new(Method::POST, path, limit) };
         let answer: Answer = self.call(call).await?;
         answer.status.ok_or_else(|| ApiError::invalid_answer("a TokenReview without status"))
     }
@@ -163,7 +173,7 @@ impl Client {
     /// Sends the call, and again with other credentials if the API refused the first.
     async fn send(&self, call: &Call) -> Result<(Response<Incoming>, Pooled), ApiError> {
         if let Some(limit) = &self.0.limit {
-            timeout_at(call.deadline, limit.turn()).await.map_err(|_| {
+            timeout_at(call.deadline, limit.turn(call.is_review)).await.map_err(|_| {
                 let fix = "raise --kubeconfig-qps and --kubeconfig-burst";
                 let late = format!("the turn of this one did not come within {:?}", call.limit);
                 let text = format!("too many requests of our own: {late}; {fix}");

@@ -28,11 +28,6 @@ impl<L: Clone> BackendManager<L> {
         self.siblings_where(id, |link, is_lane| !is_lane && !link.draining && !link.is_unresponsive())
     }
 
-    /// Whether another lane of the same agent process does not answer pings.
-    pub fn has_unresponsive_sibling_lane(&self, id: LinkId) -> bool {
-        !self.siblings_where(id, |link, is_lane| is_lane && link.silent).is_empty()
-    }
-
     /// The handles of the other streams of the same agent id that are `wanted`, by whether they are lanes of the same process.
     fn siblings_where(&self, id: LinkId, wanted: impl Fn(&Link<L>, bool) -> bool) -> Vec<L> {
         let state = self.shared.state.read();

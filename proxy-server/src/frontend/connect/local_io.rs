@@ -28,7 +28,7 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(600);
 const GONE_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A client's socket after its CONNECT was answered.
-pub(super) struct SocketIo<S> {
+pub(super) struct SocketIo<S: Socket> {
     socket: S,
     /// Payload that arrived before the connection was established.
     early: Bytes,
@@ -53,6 +53,8 @@ enum State {
     Closing { deadline: Pin<Box<Sleep>>, linger: bool },
     /// Everything is sent; waiting for the client's end of file.
     Lingering(Linger),
+    /// The end was told, or the socket was reset.
+    Ended,
 }
 
 impl<S: Socket> SocketIo<S> {
@@ -105,6 +107,16 @@ impl<S: Socket> SocketIo<S> {
         }
         let State::Lingering(linger) = state else { return Poll::Ready(()) };
         linger.poll(cx, allowance, |cx, max| poll_read_full(socket, cx, max, failed))
+    }
+}
+
+impl<S: Socket> Drop for SocketIo<S> {
+    /// Resets a socket whose end was not told, because the driver has panicked or was stopped: without a cut, a TLS client takes the
+    /// close for an orderly end.
+    fn drop(&mut self) {
+        if !matches!(self.state, State::Lingering(_) | State::Ended) {
+            self.socket.abort();
+        }
     }
 }
 
@@ -195,7 +207,7 @@ impl<S: Socket> LocalIo for SocketIo<S> {
         allowance: &mut usize,
     ) -> Poll<()> {
         self.log.ended(close_reason);
-        match close_reason {
+        let ended = match close_reason {
             CloseReason::Flushed => {
                 let within = if let State::Eof = self.state { CLOSE_TIMEOUT } else { FLUSH_TIMEOUT };
                 self.poll_close(cx, allowance, within, S::poll_shutdown)
@@ -206,7 +218,11 @@ impl<S: Socket> LocalIo for SocketIo<S> {
                 Poll::Ready(())
             }
             CloseReason::Broken(_) => self.poll_close(cx, allowance, CLOSE_TIMEOUT, S::poll_cut),
+        };
+        if ended.is_ready() {
+            self.state = State::Ended;
         }
+        ended
     }
 }
 

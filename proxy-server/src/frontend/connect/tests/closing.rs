@@ -133,6 +133,20 @@ async fn a_client_that_did_not_read_is_reset_at_once() {
     }
 }
 
+/// The driver drops its local ends without an end if it panics.
+#[tokio::test(start_paused = true)]
+async fn a_client_whose_end_was_not_told_is_reset() {
+    for (polls, lingers, reset) in [(0, false, true), (1, false, true), (1, true, false)] {
+        let (mut local, seen, _readings) = local(!lingers);
+        for _ in 0..polls {
+            let mut cx = Context::from_waker(Waker::noop());
+            assert!(local.poll_end(&mut cx, &CloseReason::Flushed, &mut 2_000).is_pending());
+        }
+        drop(local);
+        assert_eq!(seen.aborted.load(Ordering::Relaxed), reset, "{polls} polls, lingers: {lingers}");
+    }
+}
+
 #[tokio::test]
 async fn unix_client_whose_upload_is_cut_off_reads_pending_data_and_then_an_error() {
     for upload in [&b"unread"[..], b""] {
