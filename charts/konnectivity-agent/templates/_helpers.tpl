@@ -17,8 +17,8 @@
 {{- end -}}
 
 {{- define "konnectivity-agent.selectorLabels" -}}
-app.kubernetes.io/name: {{ include "konnectivity-agent.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "konnectivity-agent.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{- define "konnectivity-agent.namespace" -}}

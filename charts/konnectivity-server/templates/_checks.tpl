@@ -224,6 +224,10 @@
 {{- define "konnectivity-server.checkService" -}}
 {{- $values := .Values -}}
 {{- $service := $values.service -}}
+{{- $name := include "konnectivity-server.fullname" . -}}
+{{- if and (include "konnectivity-server.hasService" .) (regexMatch "^[0-9]" $name) (semverCompare "<1.36-0" .Capabilities.KubeVersion.Version) -}}
+{{- fail (printf "a Service would be called %s, but before Kubernetes 1.36 names of Services begin with a letter: set fullnameOverride" $name) -}}
+{{- end -}}
 {{- if and $service.nodePort (eq $service.type "ClusterIP") -}}
 {{- fail "service.nodePort needs service.type NodePort or LoadBalancer" -}}
 {{- end -}}

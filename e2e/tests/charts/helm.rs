@@ -91,9 +91,15 @@ pub(crate) fn helm(args: &[&str]) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// `helm template` in namespace `kube-system` as text, with a case's values and `--set` arguments.
+/// `helm template` in namespace `kube-system` as text, with a case's values and settings.
 pub(crate) fn text(chart: Chart, values: &Path, sets: &[String]) -> Result<String> {
-    template(chart, values, &sets.iter().flat_map(|set| ["--set", set]).collect::<Vec<_>>())
+    let sets: Vec<String> = sets.iter().map(|set| argument(set)).collect();
+    template(chart, values, &sets.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// A setting as an argument of helm: as it is if it begins with `--`, otherwise of `--set`.
+pub(crate) fn argument(set: &str) -> String {
+    if set.starts_with("--") { set.to_owned() } else { format!("--set={set}") }
 }
 
 /// `helm template` as text, with a case's values and further arguments.

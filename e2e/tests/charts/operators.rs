@@ -176,6 +176,50 @@ fn releases_of_one_name_share_no_object() -> Result<()> {
     Ok(())
 }
 
+/// Names that YAML would read as numbers stay texts, and no Service has a dot in its name.
+#[test]
+fn names_of_digits_and_names_with_dots_are_taken() -> Result<()> {
+    let more = [
+        "--namespace=2024",
+        "--kube-version=1.36.0",
+        "--set-string=nameOverride=7",
+        "--set=fullnameOverride=",
+    ];
+    for (chart, case) in all_cases()? {
+        let (folder, values) = (chart.folder(), chart.case(&case));
+        for release in ["123", "1e3", "my.tunnel"] {
+            let mut args = vec!["template", release, utf8(&folder)?, "--values", utf8(&values)?];
+            args.extend(more);
+            for object in yaml::documents(&helm(&args)?)? {
+                texts(&object).with_context(|| format!("{} {case} as {release}: {object}", chart.name()))?;
+                for (_, inner) in
+                    object["data"].as_object().into_iter().flatten().filter(|(key, _)| key.ends_with(".yaml"))
+                {
+                    texts(&yaml::document(inner.as_str().context("a document")?)?)
+                        .with_context(|| inner.to_string())?;
+                }
+                let name = string(&object, "/metadata/name");
+                ensure!(object["kind"] != "Service" || !name.contains('.'), "{case}: Service {name}");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Checks that names and labels are texts.
+fn texts(value: &Value) -> Result<()> {
+    for (key, inner) in value.as_object().into_iter().flatten() {
+        let name = ["name", "namespace", "serviceAccountName", "secretName", "leaseNamespace"]
+            .contains(&key.as_str());
+        ensure!(!name || inner.is_string(), "{key} is {inner}");
+        let mut labels = inner.as_object().into_iter().flatten();
+        let of_labels = key == "labels" || key == "matchLabels";
+        ensure!(!of_labels || labels.all(|(_, label)| label.is_string()), "{key} are {inner}");
+        texts(inner)?;
+    }
+    value.as_array().into_iter().flatten().try_for_each(texts)
+}
+
 /// Each object has the common labels.
 #[test]
 fn common_labels_are_on_every_object() -> Result<()> {

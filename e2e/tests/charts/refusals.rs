@@ -252,6 +252,11 @@ const SERVER: &[Refusal] = &[
         &["service.type=ClusterIP"],
         "service.nodePort needs service.type NodePort or LoadBalancer",
     ),
+    (
+        "deployment",
+        &["--kube-version=1.35.0", "fullnameOverride=1a"],
+        "before Kubernetes 1.36 names of Services begin with a letter",
+    ),
     ("deployment", &["service.loadBalancerClass=x"], "need service.type LoadBalancer"),
     ("uds-daemonset", &["service.externalTrafficPolicy=Local"], "externalTrafficPolicy needs"),
     ("deployment", &["agentListener.externalPort=8132"], "is 8132, but the Service's nodePort is 30132"),
