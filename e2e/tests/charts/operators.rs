@@ -1,7 +1,7 @@
 //! What operators do with charts besides setting values: parent charts, values without a default, several releases of one
 //! name, long names, fields and labels of their own.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use anyhow::{Context, Result, ensure};
@@ -218,6 +218,31 @@ fn texts(value: &Value) -> Result<()> {
         texts(inner)?;
     }
     value.as_array().into_iter().flatten().try_for_each(texts)
+}
+
+/// An upgrade from any case to any other changes no binding's role: kube-apiserver would refuse it.
+#[test]
+fn no_upgrade_changes_the_role_of_a_binding() -> Result<()> {
+    for chart in CHARTS {
+        let mut roles = BTreeMap::new();
+        for case in chart.cases()? {
+            let all = objects(chart, &chart.case(&case), &sets(&["nameOverride=", "fullnameOverride="]))?;
+            for binding in all.iter().filter(|object| string(object, "/kind").ends_with("Binding")) {
+                let metadata = &binding["metadata"];
+                let key = ["kind", "namespace", "name"]
+                    .map(|field| metadata.get(field).or(binding.get(field)).map(Value::to_string));
+                let role = binding["roleRef"].clone();
+                let known = roles.entry(key.clone()).or_insert_with(|| role.clone());
+                ensure!(
+                    *known == role,
+                    "{} {case}: {key:?} was bound to {known}, and now to {role}",
+                    chart.name()
+                );
+            }
+        }
+        ensure!(!roles.is_empty(), "{}: no binding", chart.name());
+    }
+    Ok(())
 }
 
 /// Each object has the common labels.
