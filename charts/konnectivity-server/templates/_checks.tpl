@@ -62,6 +62,9 @@
 {{- if and (eq $values.kind "Sidecar") (eq $values.frontend.type "tcp") $values.egressSelector.render (not $values.egressSelector.apiserverClientSecret) -}}
 {{- fail "kind Sidecar with frontend.type tcp: name the Secret of kube-apiserver's client certificate (ca.crt, tls.crt, tls.key) in egressSelector.apiserverClientSecret, or set frontend.type=uds, which needs none" -}}
 {{- end -}}
+{{- if and (eq $values.frontend.type "tcp") $values.egressSelector.render (not (include "konnectivity-server.frontendIsBeside" .)) (not $values.egressSelector.frontendHost) (not $values.egressSelector.apiserverClientSecret) -}}
+{{- fail "kube-apiserver on a host cannot resolve the frontend's Service: set egressSelector.apiserverClientSecret (kube-apiserver is a pod here) or egressSelector.frontendHost" -}}
+{{- end -}}
 {{- if and (eq $values.kind "Sidecar") $values.prometheus.podMonitor.enabled (not $values.service.selector) -}}
 {{- fail "prometheus.podMonitor.enabled with kind Sidecar: name the labels of kube-apiserver's pods in service.selector, or no pod would be scraped" -}}
 {{- end -}}

@@ -176,6 +176,8 @@ const SERVER: &[Refusal] = &[
         &["egressSelector.apiserverClientSecret="],
         "name the Secret of kube-apiserver's client certificate",
     ),
+    ("enforce", &["egressSelector.apiserverClientSecret="], "cannot resolve the frontend's Service"),
+    ("tcp-daemonset", &["hostNetwork=false"], "cannot resolve the frontend's Service"),
     ("sidecar-tcp", &["service.selector=null"], "no pod would be scraped"),
     ("uds-daemonset", &["serverCount=auto"], "serverCount is auto, which a DaemonSet cannot tell"),
     ("deployment", &["serverCount=2"], "serverCount is 2 but replicaCount is 3"),
