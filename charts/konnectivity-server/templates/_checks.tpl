@@ -251,6 +251,12 @@
 {{- end -}}
 {{- $graceful := include "konnectivity-server.seconds" .Values.gracefulShutdownTimeout | float64 -}}
 {{- $pause := include "konnectivity-server.preStopSeconds" . | float64 -}}
+{{- if and (gt $pause 0.0) (semverCompare "<1.30-0" .Capabilities.KubeVersion.Version) -}}
+{{- fail (printf "preStopSleepSeconds is %v, but kubelet cannot sleep before Kubernetes 1.30: set preStopSleepSeconds=0 and extraContainerSpec.lifecycle to {preStop: {exec: {command: [/konnectivity-sleep, \"%v\"]}}}" $pause $pause) -}}
+{{- end -}}
+{{- if and (gt $pause 0.0) (hasKey (default dict .Values.extraContainerSpec) "lifecycle") -}}
+{{- fail "extraContainerSpec.lifecycle would be a second lifecycle beside that of preStopSleepSeconds: set preStopSleepSeconds=0, and count your hook into terminationGracePeriodSeconds" -}}
+{{- end -}}
 {{- if ge (addf $graceful $pause) (float64 .Values.terminationGracePeriodSeconds) -}}
 {{- fail (printf "terminationGracePeriodSeconds is %d, not above preStopSleepSeconds (%v) and gracefulShutdownTimeout (%s) together: kubelet would kill the server before its connections have finished" (int .Values.terminationGracePeriodSeconds) $pause .Values.gracefulShutdownTimeout) -}}
 {{- end -}}

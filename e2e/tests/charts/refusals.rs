@@ -312,6 +312,16 @@ const SERVER: &[Refusal] = &[
     ("uds-daemonset", &[SOCKET_OF_108_BYTES], "the path of a Unix socket may have at most 107"),
     ("sidecar", &["networkPolicy.enabled=true"], "networkPolicy.enabled with kind Sidecar"),
     ("static-pod", &["networkPolicy.enabled=true"], "networkPolicy.enabled with kind StaticPodManifest"),
+    (
+        "everything",
+        &["--kube-version=1.29.0"],
+        "lifecycle to {preStop: {exec: {command: [/konnectivity-sleep, \"10\"]}}}",
+    ),
+    (
+        "deployment",
+        &["extraContainerSpec.lifecycle.preStop.sleep.seconds=5"],
+        "set preStopSleepSeconds=0, and count your hook into terminationGracePeriodSeconds",
+    ),
     ("deployment", &["gracefulShutdownTimeout="], "gracefulShutdownTimeout is empty"),
     ("deployment", &["gracefulShutdownTimeout=30s"], "kubelet would kill the server before"),
     (
