@@ -168,6 +168,14 @@
 {{- range compact $secrets -}}
 {{- fail (printf "kind StaticPodManifest refers to the Secret or ConfigMap %s, which a static pod cannot mount: use the hostPath beside it" .) -}}
 {{- end -}}
+{{- if include "konnectivity-server.imagePullSecrets" . -}}
+{{- fail "kind StaticPodManifest has imagePullSecrets, but a static pod may not refer to Secrets: drop them, and give kubelet the credentials of the registry" -}}
+{{- end -}}
+{{- range $name := list "extraVolumes" "extraEnv" "extraInitContainers" "extraContainers" "extraContainerSpec" "extraPodSpec" -}}
+{{- with regexFind "(?m)^[ -]*(secret|configMap|projected|secretKeyRef|configMapKeyRef|envFrom|persistentVolumeClaim|resourceClaims):" (toYaml (get $values $name)) -}}
+{{- fail (printf "kind StaticPodManifest has %s in %s, but a static pod may not refer to objects of the API: use files of the host (hostPath) and plain values" (trimAll " -:" .) $name) -}}
+{{- end -}}
+{{- end -}}
 {{- if and (or (eq $values.agentAuth.mode "token") $values.leases.enabled) (not $values.kubeconfig.hostPath) -}}
 {{- fail "kind StaticPodManifest has no service account, and tokens and leases need the Kubernetes API: set kubeconfig.hostPath" -}}
 {{- end -}}
