@@ -154,7 +154,7 @@
 {{- define "konnectivity-server.checkHost" -}}
 {{- $values := .Values -}}
 {{- if and (include "konnectivity-server.usesHostPaths" .) (not (include "konnectivity-server.runsAsRoot" .)) (not $values.hostPathsPrepared) -}}
-{{- fail (printf "paths of the host are mounted and the server runs as user %v, who can neither read root's files nor write into a directory that kubelet makes: prepare them for that user and set hostPathsPrepared=true, or set podSecurityContext.runAsUser=0, podSecurityContext.runAsGroup=0 and podSecurityContext.runAsNonRoot=false" (dig "runAsUser" 65532 (default dict $values.podSecurityContext) | int)) -}}
+{{- fail (printf "paths of the host are mounted and the server runs as user %s, who can neither read root's files nor write into a directory that kubelet makes: prepare them for that user and set hostPathsPrepared=true, or set podSecurityContext.runAsUser=0, podSecurityContext.runAsGroup=0 and podSecurityContext.runAsNonRoot=false" (include "konnectivity-server.identity" (list . "runAsUser"))) -}}
 {{- end -}}
 {{- if and (include "konnectivity-server.runsAsRoot" .) (dig "runAsNonRoot" (dig "runAsNonRoot" false (default dict $values.podSecurityContext)) (default dict $values.securityContext)) -}}
 {{- fail "podSecurityContext.runAsUser is 0 and runAsNonRoot is true, which kubelet refuses: set podSecurityContext.runAsNonRoot=false" -}}

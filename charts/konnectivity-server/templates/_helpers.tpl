@@ -227,9 +227,14 @@ The first toleration that matches a taint decides. */}}
 {{- end -}}
 {{- end -}}
 
+{{/* The user or group of the server. Arguments: the context, and runAsUser or runAsGroup. */}}
+{{- define "konnectivity-server.identity" -}}
+{{- $values := (index . 0).Values -}}
+{{- dig (index . 1) (dig (index . 1) 65532 (default dict $values.podSecurityContext)) (default dict $values.securityContext) | int64 -}}
+{{- end -}}
+
 {{- define "konnectivity-server.runsAsRoot" -}}
-{{- $user := dig "runAsUser" (dig "runAsUser" 65532 (default dict .Values.podSecurityContext)) (default dict .Values.securityContext) -}}
-{{- if eq (int $user) 0 -}}true{{- end -}}
+{{- if eq (include "konnectivity-server.identity" (list . "runAsUser")) "0" -}}true{{- end -}}
 {{- end -}}
 
 {{/* Folders of the host with files to read, as a YAML list without duplicates. */}}
