@@ -41,6 +41,9 @@
 {{- if and (include "konnectivity-agent.healthOnLoopback" .) $values.prometheus.podMonitor.enabled -}}
 {{- fail (printf "bindAddresses.health is %s, where Prometheus cannot scrape: leave it empty, or set prometheus.podMonitor.enabled=false" $values.bindAddresses.health) -}}
 {{- end -}}
+{{- if and (include "konnectivity-agent.healthOnLoopback" .) $values.prometheus.rules.enabled -}}
+{{- fail (printf "bindAddresses.health is %s, where Prometheus cannot scrape, so that the alert on missing targets would fire for ever: leave it empty, or set prometheus.rules.enabled=false" $values.bindAddresses.health) -}}
+{{- end -}}
 {{- range $flag, $value := dict "health-server-port" "ports.health" "admin-server-port" "ports.admin" "health-server-host" "bindAddresses.health" "agent-identifiers" "agentIdentifiers" "drain-timeout" "drainTimeout" -}}
 {{- if hasKey (default dict $values.extraArgs) $flag -}}
 {{- fail (printf "extraArgs.%s would disagree with the pod's ports, probes, variables or times: set %s instead" $flag $value) -}}
