@@ -40,6 +40,9 @@
 {{- if and (ne $values.logging.format "text") (not $values.ownFlags) -}}
 {{- fail "logging.format=json is a flag that Go's server does not have: set ownFlags=true, or logging.format=text" -}}
 {{- end -}}
+{{- if and (not $values.ownFlags) $values.tests.enabled (has $values.kind (list "DaemonSet" "Deployment")) -}}
+{{- fail "tests.enabled needs a program that Go's image does not have: set tests.enabled=false, or ownFlags=true" -}}
+{{- end -}}
 {{- if and $values.frontend.additional (not $values.ownFlags) -}}
 {{- fail "frontend.additional needs a flag that Go's server does not have: set ownFlags=true, or drop it" -}}
 {{- end -}}
@@ -73,6 +76,10 @@
 {{- end -}}
 {{- if and $values.networkPolicy.enabled (include "konnectivity-server.hostNetwork" .) -}}
 {{- fail "networkPolicy.enabled with hostNetwork: no policy holds on the host's network, so drop it and narrow the ports in the hosts' firewall, or set hostNetwork=false" -}}
+{{- end -}}
+{{- $scrape := $values.prometheus.podMonitor -}}
+{{- if and $scrape.enabled $scrape.interval (gt (include "konnectivity-server.seconds" $scrape.scrapeTimeout | float64) (include "konnectivity-server.seconds" $scrape.interval | float64)) -}}
+{{- fail (printf "prometheus.podMonitor.scrapeTimeout is %s, above interval (%s), which the Prometheus operator refuses: set scrapeTimeout to interval or less" $scrape.scrapeTimeout $scrape.interval) -}}
 {{- end -}}
 {{- range $value := list "commonLabels" "podLabels" -}}
 {{- range $label := list "app.kubernetes.io/name" "app.kubernetes.io/instance" "k8s-app" -}}
@@ -135,6 +142,10 @@
 {{- if and $listener.tls.certManager.enabled (not $listener.tls.certManager.issuerRef.name) -}}
 {{- fail (printf "%s.tls.certManager.issuerRef.name is empty: name the issuer" $place) -}}
 {{- end -}}
+{{- $cm := $listener.tls.certManager -}}
+{{- if and $cm.enabled (ge (include "konnectivity-server.seconds" $cm.renewBefore | float64) (include "konnectivity-server.seconds" $cm.duration | float64)) -}}
+{{- fail (printf "%s.tls.certManager.renewBefore is %s, not below duration (%s), which cert-manager refuses" $place $cm.renewBefore $cm.duration) -}}
+{{- end -}}
 {{- if gt (int (include "konnectivity-server.countAuthorities" $listener.clientCA)) 1 -}}
 {{- fail (printf "%s.clientCA takes one of existingSecret, configMap and hostPath" $place) -}}
 {{- end -}}
@@ -194,6 +205,18 @@
 {{- $uds := eq $values.frontend.type "uds" -}}
 {{- if and (contains "uds" (include "konnectivity-server.frontendTypes" $)) (has (clean $values.frontend.uds.hostPath) (include "konnectivity-server.hostFolders" . | fromYamlArray)) -}}
 {{- fail (printf "frontend.uds.hostPath is %s, which is mounted already for the files of agentListener.tls.hostPath or agentListener.clientCA.hostPath: give the socket a directory of its own" $values.frontend.uds.hostPath) -}}
+{{- end -}}
+{{- $mounted := include "konnectivity-server.hostFolders" . | fromYamlArray -}}
+{{- if contains "uds" (include "konnectivity-server.frontendTypes" $) -}}{{- $mounted = append $mounted (clean $values.frontend.uds.hostPath) -}}{{- end -}}
+{{- range $mounted -}}
+{{- if regexMatch "^/etc/kubernetes(/pki(/.*)?)?$" . -}}
+{{- fail (printf "%s would be mounted as a whole, with the keys of the cluster: give the certificates and the socket directories of their own" .) -}}
+{{- end -}}
+{{- end -}}
+{{- range $values.extraVolumes -}}
+{{- if regexMatch "^(konnectivity|socket|kubeconfig|host-[0-9]+)$" .name -}}
+{{- fail (printf "extraVolumes has a volume %s, a name of the chart's own: give it another name" .name) -}}
+{{- end -}}
 {{- end -}}
 {{- $name := "egressSelector.apiserverCertificateDirectory" -}}
 {{- $folder := $values.egressSelector.apiserverCertificateDirectory -}}

@@ -35,10 +35,21 @@ const AGENT: &[Refusal] = &[
     ("token-deployment", &["image.digest=sha256:12"], "at '/image/digest'"),
     ("token-deployment", &["auth.token.expirationSeconds=60"], "minimum: got 60, want 600"),
     ("token-deployment", &["replicaCount=0"], "at '/replicaCount': minimum: got 0, want 1"),
+    (
+        "token-deployment",
+        &[
+            "topologySpreadConstraints[0].topologyKey=a,topologySpreadConstraints[0].whenUnsatisfiable=DoNotSchedule",
+        ],
+        "missing property 'maxSkew'",
+    ),
     ("token-deployment", &["memoryLimit=1G"], "at '/memoryLimit': '1G' does not match pattern"),
     ("token-deployment", &["memoryLimit=15Mi"], "at '/memoryLimit'"),
     // Refused by the templates.
     ("token-deployment", &["sync.interval=20s"], "sync.interval is 20s, above sync.intervalCap (10s)"),
+    ("token-deployment", &["extraVolumes[0].name=konnectivity"], "extraVolumes has a volume konnectivity"),
+    ("go-image", &["tests.enabled=true"], "needs a program that Go's image does not have"),
+    ("everything", &["auth.mtls.certManager.renewBefore=2160h"], "renewBefore is 2160h, not below duration"),
+    ("everything", &["prometheus.podMonitor.interval=9s"], "scrapeTimeout is 10s, above interval (9s)"),
     ("token-deployment", &["image.registry="], "image.registry is empty"),
     ("token-deployment", &["proxyServer.host="], "proxyServer.host is empty"),
     ("token-deployment", &["podDisruptionBudget.minAvailable=2"], "could be drained"),
@@ -169,6 +180,32 @@ const SERVER: &[Refusal] = &[
     ("uds-daemonset", &["egressSelector.apiserverSocketDirectory=/"], "at '/egressSelector/apiserver"),
     ("tcp-daemonset", &["egressSelector.apiserverCertificateDirectory="], "at '/egressSelector/apiserver"),
     // Refused by the templates.
+    (
+        "deployment",
+        &[
+            "topologySpreadConstraints[0].topologyKey=a,topologySpreadConstraints[0].whenUnsatisfiable=DoNotSchedule",
+        ],
+        "missing property 'maxSkew'",
+    ),
+    ("deployment", &["extraVolumes[0].name=konnectivity"], "extraVolumes has a volume konnectivity"),
+    ("static-pod", &["extraVolumes[0].name=host-0,extraVolumes[0].emptyDir.medium="], "has a volume host-0"),
+    ("go-image", &["tests.enabled=true"], "needs a program that Go's image does not have"),
+    (
+        "everything",
+        &["agentListener.tls.certManager.renewBefore=90m,agentListener.tls.certManager.duration=1h"],
+        "agentListener.tls.certManager.renewBefore is 90m, not below duration (1h)",
+    ),
+    ("everything", &["prometheus.podMonitor.scrapeTimeout=1m"], "scrapeTimeout is 1m, above interval (30s)"),
+    (
+        "uds-daemonset",
+        &["agentListener.tls.hostPath.cert=/etc/kubernetes/pki/apiserver.crt"],
+        "/etc/kubernetes/pki would be mounted as a whole, with the keys of the cluster",
+    ),
+    (
+        "uds-daemonset",
+        &["frontend.uds.hostPath=/etc/kubernetes/"],
+        "/etc/kubernetes would be mounted as a whole",
+    ),
     ("deployment", &["image.registry="], "image.registry is empty"),
     ("deployment", &["frontend.type=uds"], "kube-apiserver cannot reach a socket in another pod"),
     ("deployment", &["mode=grpc"], "kube-apiserver speaks gRPC over a Unix socket only"),
