@@ -88,7 +88,7 @@
 {{- $pods = div (add (mul (int $pods) (int $values.replicaCount)) 99) 100 -}}
 {{- end -}}
 {{- if and $values.podDisruptionBudget.enabled (eq $values.kind "Deployment") -}}
-{{- if and (ne $least "") (ge (int $pods) (int $values.replicaCount)) -}}
+{{- if and (ne $least "") (gt (int $values.replicaCount) 0) (ge (int $pods) (int $values.replicaCount)) -}}
 {{- fail (printf "podDisruptionBudget.minAvailable is %s and replicaCount is %d: no node with such a pod could be drained, set minAvailable below replicaCount" $least (int $values.replicaCount)) -}}
 {{- end -}}
 {{- $most := toString $values.podDisruptionBudget.maxUnavailable -}}

@@ -19,7 +19,7 @@
 {{- $pods = div (add (mul (int $pods) (int $values.replicaCount)) 99) 100 -}}
 {{- end -}}
 {{- if and $values.podDisruptionBudget.enabled (eq $values.kind "Deployment") -}}
-{{- if and (ne $least "") (ge (int $pods) (int $values.replicaCount)) -}}
+{{- if and (ne $least "") (gt (int $values.replicaCount) 0) (ge (int $pods) (int $values.replicaCount)) -}}
 {{- fail (printf "podDisruptionBudget.minAvailable is %s and replicaCount is %d: no node with such a pod could be drained, set minAvailable below replicaCount" $least (int $values.replicaCount)) -}}
 {{- end -}}
 {{- $most := toString $values.podDisruptionBudget.maxUnavailable -}}
@@ -27,7 +27,7 @@
 {{- fail (printf "podDisruptionBudget.maxUnavailable is %s: no node with such a pod could be drained, set it to 1 or more, or podDisruptionBudget.enabled=false" $most) -}}
 {{- end -}}
 {{- end -}}
-{{- if and (eq $values.kind "Deployment") (ne (toString $values.serverCount) "auto") (ne (int $values.serverCount) (int $values.replicaCount)) -}}
+{{- if and (eq $values.kind "Deployment") (gt (int $values.replicaCount) 0) (ne (toString $values.serverCount) "auto") (ne (int $values.serverCount) (int $values.replicaCount)) -}}
 {{- fail (printf "serverCount is %d but replicaCount is %d: agents would look for the wrong number of servers, leave serverCount=auto" (int $values.serverCount) (int $values.replicaCount)) -}}
 {{- end -}}
 {{- $surges := include "konnectivity-server.ownSurge" . -}}

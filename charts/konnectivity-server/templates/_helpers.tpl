@@ -173,7 +173,7 @@ host's network this is so, unless the values say that kube-apiserver is a pod. *
 {{- if ne (toString .Values.serverCount) "auto" -}}
 {{- int .Values.serverCount -}}
 {{- else if eq .Values.kind "Deployment" -}}
-{{- .Values.replicaCount -}}
+{{- max 1 (int .Values.replicaCount) -}}
 {{- end -}}
 {{- end -}}
 

@@ -34,7 +34,7 @@ const AGENT: &[Refusal] = &[
     ("token-deployment", &["sync.interval=5 seconds"], "at '/sync/interval'"),
     ("token-deployment", &["image.digest=sha256:12"], "at '/image/digest'"),
     ("token-deployment", &["auth.token.expirationSeconds=60"], "minimum: got 60, want 600"),
-    ("token-deployment", &["replicaCount=0"], "at '/replicaCount': minimum: got 0, want 1"),
+    ("token-deployment", &["replicaCount=-1"], "at '/replicaCount': minimum: got -1, want 0"),
     (
         "token-deployment",
         &[
