@@ -104,8 +104,13 @@ pub(crate) fn argument(set: &str) -> String {
 
 /// `helm template` as text, with a case's values and further arguments.
 pub(crate) fn template(chart: Chart, values: &Path, more: &[&str]) -> Result<String> {
+    release(chart.name(), chart, values, more)
+}
+
+/// The same for a release of that name.
+pub(crate) fn release(name: &str, chart: Chart, values: &Path, more: &[&str]) -> Result<String> {
     let folder = chart.folder();
-    let mut args = vec!["template", chart.name(), utf8(&folder)?, "--namespace", "kube-system"];
+    let mut args = vec!["template", name, utf8(&folder)?, "--namespace", "kube-system"];
     args.extend(["--values", utf8(values)?]);
     args.extend(more);
     helm(&args)

@@ -7,7 +7,7 @@ use std::fs;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::helm::{CHARTS, Chart, all_cases, helm, objects, template, utf8};
+use crate::helm::{CHARTS, Chart, all_cases, helm, objects, release, template, utf8};
 use crate::pods::{list, of_kind, pods, string};
 use crate::references::no_nulls;
 use crate::yaml;
@@ -186,12 +186,9 @@ fn names_of_digits_and_names_with_dots_are_taken() -> Result<()> {
         "--set=fullnameOverride=",
     ];
     for (chart, case) in all_cases()? {
-        let (folder, values) = (chart.folder(), chart.case(&case));
-        for release in ["123", "1e3", "my.tunnel"] {
-            let mut args = vec!["template", release, utf8(&folder)?, "--values", utf8(&values)?];
-            args.extend(more);
-            for object in yaml::documents(&helm(&args)?)? {
-                texts(&object).with_context(|| format!("{} {case} as {release}: {object}", chart.name()))?;
+        for name in ["123", "1e3", "my.tunnel"] {
+            for object in yaml::documents(&release(name, chart, &chart.case(&case), &more)?)? {
+                texts(&object).with_context(|| format!("{} {case} as {name}: {object}", chart.name()))?;
                 for (_, inner) in
                     object["data"].as_object().into_iter().flatten().filter(|(key, _)| key.ends_with(".yaml"))
                 {
