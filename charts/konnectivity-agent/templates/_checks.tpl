@@ -16,6 +16,10 @@
 {{- if and $values.auth.mtls.certManager.enabled (not $values.auth.mtls.certManager.issuerRef.name) -}}
 {{- fail "auth.mtls.certManager.issuerRef.name is empty: name the issuer that the servers trust for agents" -}}
 {{- end -}}
+{{- $cm := $values.auth.mtls.certManager -}}
+{{- if and $cm.enabled (ge (include "konnectivity-agent.seconds" $cm.renewBefore | float64) (include "konnectivity-agent.seconds" $cm.duration | float64)) -}}
+{{- fail (printf "auth.mtls.certManager.renewBefore is %s, not below duration (%s), which cert-manager refuses" $cm.renewBefore $cm.duration) -}}
+{{- end -}}
 {{- if and (not $values.ca.configMap) (not $values.ca.existingSecret) (not (hasKey (default dict $values.extraArgs) "ca-cert")) -}}
 {{- fail "ca.configMap and ca.existingSecret are empty: the image has no system roots, so name the servers' authorities in one of them, or mount them and set extraArgs.ca-cert" -}}
 {{- end -}}
@@ -41,6 +45,9 @@
 {{- if and (include "konnectivity-agent.healthOnLoopback" .) $values.prometheus.podMonitor.enabled -}}
 {{- fail (printf "bindAddresses.health is %s, where Prometheus cannot scrape: leave it empty, or set prometheus.podMonitor.enabled=false" $values.bindAddresses.health) -}}
 {{- end -}}
+{{- if and (include "konnectivity-agent.healthOnLoopback" .) $values.prometheus.rules.enabled -}}
+{{- fail (printf "bindAddresses.health is %s, where Prometheus cannot scrape, so that the alert on missing targets would fire for ever: leave it empty, or set prometheus.rules.enabled=false" $values.bindAddresses.health) -}}
+{{- end -}}
 {{- range $flag, $value := dict "health-server-port" "ports.health" "admin-server-port" "ports.admin" "health-server-host" "bindAddresses.health" "agent-identifiers" "agentIdentifiers" "drain-timeout" "drainTimeout" -}}
 {{- if hasKey (default dict $values.extraArgs) $flag -}}
 {{- fail (printf "extraArgs.%s would disagree with the pod's ports, probes, variables or times: set %s instead" $flag $value) -}}
@@ -48,6 +55,9 @@
 {{- end -}}
 {{- if and (ne $values.logging.format "text") (not $values.ownFlags) -}}
 {{- fail "logging.format=json is a flag that Go's agent does not have: set ownFlags=true, or logging.format=text" -}}
+{{- end -}}
+{{- if and (not $values.ownFlags) $values.tests.enabled -}}
+{{- fail "tests.enabled needs a program that Go's image does not have: set tests.enabled=false, or ownFlags=true" -}}
 {{- end -}}
 {{- if and $values.ownFlags (ge (include "konnectivity-agent.seconds" $values.drainTimeout | float64) (float64 $values.terminationGracePeriodSeconds)) -}}
 {{- fail (printf "terminationGracePeriodSeconds is %d, not above drainTimeout (%s): kubelet would kill the agent before its connections have finished" (int $values.terminationGracePeriodSeconds) $values.drainTimeout) -}}
@@ -60,6 +70,10 @@
 {{- end -}}
 {{- if and (include "konnectivity-agent.delegatesReviews" .) (not $values.rbac.serverUser) -}}
 {{- fail "rbac.serverUser is empty, so that nobody could review the agents' tokens: name the user of the servers' kubeconfig (system:konnectivity-server by convention), or set rbac.serverAuthDelegator=false where the servers run in this cluster" -}}
+{{- end -}}
+{{- $scrape := $values.prometheus.podMonitor -}}
+{{- if and $scrape.enabled $scrape.interval (gt (include "konnectivity-agent.seconds" $scrape.scrapeTimeout | float64) (include "konnectivity-agent.seconds" $scrape.interval | float64)) -}}
+{{- fail (printf "prometheus.podMonitor.scrapeTimeout is %s, above interval (%s), which the Prometheus operator refuses: set scrapeTimeout to interval or less" $scrape.scrapeTimeout $scrape.interval) -}}
 {{- end -}}
 {{- range $value := list "commonLabels" "podLabels" -}}
 {{- range $label := list "app.kubernetes.io/name" "app.kubernetes.io/instance" "k8s-app" -}}
@@ -74,7 +88,7 @@
 {{- $pods = div (add (mul (int $pods) (int $values.replicaCount)) 99) 100 -}}
 {{- end -}}
 {{- if and $values.podDisruptionBudget.enabled (eq $values.kind "Deployment") -}}
-{{- if and (ne $least "") (ge (int $pods) (int $values.replicaCount)) -}}
+{{- if and (ne $least "") (gt (int $values.replicaCount) 0) (ge (int $pods) (int $values.replicaCount)) -}}
 {{- fail (printf "podDisruptionBudget.minAvailable is %s and replicaCount is %d: no node with such a pod could be drained, set minAvailable below replicaCount" $least (int $values.replicaCount)) -}}
 {{- end -}}
 {{- $most := toString $values.podDisruptionBudget.maxUnavailable -}}
@@ -84,6 +98,11 @@
 {{- end -}}
 {{- if and (not $values.ownFlags) (regexMatch ",|^([^:]*|\\[.*\\]):[0-9]*$" $values.proxyServer.host) -}}
 {{- fail (printf "proxyServer.host is %s, but Go's agent takes one host without a port: write the port in proxyServer.port, or set ownFlags=true" $values.proxyServer.host) -}}
+{{- end -}}
+{{- range $values.extraVolumes -}}
+{{- if eq .name "konnectivity" -}}
+{{- fail "extraVolumes has a volume konnectivity, as the chart has: give it another name" -}}
+{{- end -}}
 {{- end -}}
 {{- include "konnectivity-agent.checkIdentifiers" . -}}
 {{- end -}}

@@ -17,8 +17,8 @@
 {{- end -}}
 
 {{- define "konnectivity-agent.selectorLabels" -}}
-app.kubernetes.io/name: {{ include "konnectivity-agent.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "konnectivity-agent.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{- define "konnectivity-agent.namespace" -}}
@@ -141,9 +141,9 @@ The first toleration that matches a taint decides. */}}
 {{- with $tolerations -}}{{- toYaml . -}}{{- end -}}
 {{- end -}}
 
-{{/* Converts a Go duration to seconds. */}}
+{{/* Converts a duration of Go or Prometheus to seconds. */}}
 {{- define "konnectivity-agent.seconds" -}}
-{{- $unit := dict "h" 3600.0 "m" 60.0 "s" 1.0 "ms" 0.001 "us" 0.000001 "µs" 0.000001 "ns" 0.000000001 -}}
+{{- $unit := dict "y" 31536000.0 "w" 604800.0 "d" 86400.0 "h" 3600.0 "m" 60.0 "s" 1.0 "ms" 0.001 "us" 0.000001 "µs" 0.000001 "ns" 0.000000001 -}}
 {{- $sum := 0.0 -}}
 {{- range regexFindAll "[0-9.]+[a-zµ]+" . -1 -}}
 {{- $sum = addf $sum (mulf (regexFind "[0-9.]+" . | float64) (get $unit (regexFind "[a-zµ]+" .))) -}}

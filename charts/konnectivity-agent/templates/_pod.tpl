@@ -16,7 +16,7 @@ spec:
     {{- . | nindent 4 }}
   {{- end }}
   {{- if not (has $values.priorityClassName (list "" "none")) }}
-  priorityClassName: {{ $values.priorityClassName }}
+  priorityClassName: {{ $values.priorityClassName | quote }}
   {{- end }}
   hostNetwork: {{ $values.hostNetwork }}
   dnsPolicy: {{ default (ternary "Default" "ClusterFirst" $values.hostNetwork) $values.dnsPolicy }}
@@ -180,7 +180,7 @@ containers that mount the volume: users of the host have no access to kubelet's 
           expirationSeconds: {{ int $values.auth.token.expirationSeconds }}
       {{- else }}
       - secret:
-          name: {{ include "konnectivity-agent.mtlsSecret" . }}
+          name: {{ include "konnectivity-agent.mtlsSecret" . | quote }}
           items:
             - key: tls.crt
               path: tls.crt
@@ -189,13 +189,13 @@ containers that mount the volume: users of the host have no access to kubelet's 
       {{- end }}
       {{- if $values.ca.existingSecret }}
       - secret:
-          name: {{ $values.ca.existingSecret }}
+          name: {{ $values.ca.existingSecret | quote }}
           items:
             - key: {{ $values.ca.key }}
               path: ca.crt
       {{- else if $values.ca.configMap }}
       - configMap:
-          name: {{ $values.ca.configMap }}
+          name: {{ $values.ca.configMap | quote }}
           items:
             - key: {{ $values.ca.key }}
               path: ca.crt

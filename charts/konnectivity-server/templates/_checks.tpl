@@ -19,7 +19,7 @@
 {{- $pods = div (add (mul (int $pods) (int $values.replicaCount)) 99) 100 -}}
 {{- end -}}
 {{- if and $values.podDisruptionBudget.enabled (eq $values.kind "Deployment") -}}
-{{- if and (ne $least "") (ge (int $pods) (int $values.replicaCount)) -}}
+{{- if and (ne $least "") (gt (int $values.replicaCount) 0) (ge (int $pods) (int $values.replicaCount)) -}}
 {{- fail (printf "podDisruptionBudget.minAvailable is %s and replicaCount is %d: no node with such a pod could be drained, set minAvailable below replicaCount" $least (int $values.replicaCount)) -}}
 {{- end -}}
 {{- $most := toString $values.podDisruptionBudget.maxUnavailable -}}
@@ -27,7 +27,7 @@
 {{- fail (printf "podDisruptionBudget.maxUnavailable is %s: no node with such a pod could be drained, set it to 1 or more, or podDisruptionBudget.enabled=false" $most) -}}
 {{- end -}}
 {{- end -}}
-{{- if and (eq $values.kind "Deployment") (ne (toString $values.serverCount) "auto") (ne (int $values.serverCount) (int $values.replicaCount)) -}}
+{{- if and (eq $values.kind "Deployment") (gt (int $values.replicaCount) 0) (ne (toString $values.serverCount) "auto") (ne (int $values.serverCount) (int $values.replicaCount)) -}}
 {{- fail (printf "serverCount is %d but replicaCount is %d: agents would look for the wrong number of servers, leave serverCount=auto" (int $values.serverCount) (int $values.replicaCount)) -}}
 {{- end -}}
 {{- $surges := include "konnectivity-server.ownSurge" . -}}
@@ -39,6 +39,9 @@
 {{- end -}}
 {{- if and (ne $values.logging.format "text") (not $values.ownFlags) -}}
 {{- fail "logging.format=json is a flag that Go's server does not have: set ownFlags=true, or logging.format=text" -}}
+{{- end -}}
+{{- if and (not $values.ownFlags) $values.tests.enabled (has $values.kind (list "DaemonSet" "Deployment")) -}}
+{{- fail "tests.enabled needs a program that Go's image does not have: set tests.enabled=false, or ownFlags=true" -}}
 {{- end -}}
 {{- if and $values.frontend.additional (not $values.ownFlags) -}}
 {{- fail "frontend.additional needs a flag that Go's server does not have: set ownFlags=true, or drop it" -}}
@@ -62,6 +65,9 @@
 {{- if and (eq $values.kind "Sidecar") (eq $values.frontend.type "tcp") $values.egressSelector.render (not $values.egressSelector.apiserverClientSecret) -}}
 {{- fail "kind Sidecar with frontend.type tcp: name the Secret of kube-apiserver's client certificate (ca.crt, tls.crt, tls.key) in egressSelector.apiserverClientSecret, or set frontend.type=uds, which needs none" -}}
 {{- end -}}
+{{- if and (eq $values.frontend.type "tcp") $values.egressSelector.render (not (include "konnectivity-server.frontendIsBeside" .)) (not $values.egressSelector.frontendHost) (not $values.egressSelector.apiserverClientSecret) -}}
+{{- fail "kube-apiserver on a host cannot resolve the frontend's Service: set egressSelector.apiserverClientSecret (kube-apiserver is a pod here) or egressSelector.frontendHost" -}}
+{{- end -}}
 {{- if and (eq $values.kind "Sidecar") $values.prometheus.podMonitor.enabled (not $values.service.selector) -}}
 {{- fail "prometheus.podMonitor.enabled with kind Sidecar: name the labels of kube-apiserver's pods in service.selector, or no pod would be scraped" -}}
 {{- end -}}
@@ -70,6 +76,10 @@
 {{- end -}}
 {{- if and $values.networkPolicy.enabled (include "konnectivity-server.hostNetwork" .) -}}
 {{- fail "networkPolicy.enabled with hostNetwork: no policy holds on the host's network, so drop it and narrow the ports in the hosts' firewall, or set hostNetwork=false" -}}
+{{- end -}}
+{{- $scrape := $values.prometheus.podMonitor -}}
+{{- if and $scrape.enabled $scrape.interval (gt (include "konnectivity-server.seconds" $scrape.scrapeTimeout | float64) (include "konnectivity-server.seconds" $scrape.interval | float64)) -}}
+{{- fail (printf "prometheus.podMonitor.scrapeTimeout is %s, above interval (%s), which the Prometheus operator refuses: set scrapeTimeout to interval or less" $scrape.scrapeTimeout $scrape.interval) -}}
 {{- end -}}
 {{- range $value := list "commonLabels" "podLabels" -}}
 {{- range $label := list "app.kubernetes.io/name" "app.kubernetes.io/instance" "k8s-app" -}}
@@ -132,6 +142,10 @@
 {{- if and $listener.tls.certManager.enabled (not $listener.tls.certManager.issuerRef.name) -}}
 {{- fail (printf "%s.tls.certManager.issuerRef.name is empty: name the issuer" $place) -}}
 {{- end -}}
+{{- $cm := $listener.tls.certManager -}}
+{{- if and $cm.enabled (ge (include "konnectivity-server.seconds" $cm.renewBefore | float64) (include "konnectivity-server.seconds" $cm.duration | float64)) -}}
+{{- fail (printf "%s.tls.certManager.renewBefore is %s, not below duration (%s), which cert-manager refuses" $place $cm.renewBefore $cm.duration) -}}
+{{- end -}}
 {{- if gt (int (include "konnectivity-server.countAuthorities" $listener.clientCA)) 1 -}}
 {{- fail (printf "%s.clientCA takes one of existingSecret, configMap and hostPath" $place) -}}
 {{- end -}}
@@ -151,7 +165,7 @@
 {{- define "konnectivity-server.checkHost" -}}
 {{- $values := .Values -}}
 {{- if and (include "konnectivity-server.usesHostPaths" .) (not (include "konnectivity-server.runsAsRoot" .)) (not $values.hostPathsPrepared) -}}
-{{- fail (printf "paths of the host are mounted and the server runs as user %v, who can neither read root's files nor write into a directory that kubelet makes: prepare them for that user and set hostPathsPrepared=true, or set podSecurityContext.runAsUser=0, podSecurityContext.runAsGroup=0 and podSecurityContext.runAsNonRoot=false" (dig "runAsUser" 65532 (default dict $values.podSecurityContext) | int)) -}}
+{{- fail (printf "paths of the host are mounted and the server runs as user %s, who can neither read root's files nor write into a directory that kubelet makes: prepare them for that user and set hostPathsPrepared=true, or set podSecurityContext.runAsUser=0, podSecurityContext.runAsGroup=0 and podSecurityContext.runAsNonRoot=false" (include "konnectivity-server.identity" (list . "runAsUser"))) -}}
 {{- end -}}
 {{- if and (include "konnectivity-server.runsAsRoot" .) (dig "runAsNonRoot" (dig "runAsNonRoot" false (default dict $values.podSecurityContext)) (default dict $values.securityContext)) -}}
 {{- fail "podSecurityContext.runAsUser is 0 and runAsNonRoot is true, which kubelet refuses: set podSecurityContext.runAsNonRoot=false" -}}
@@ -164,6 +178,14 @@
 {{- end -}}
 {{- range compact $secrets -}}
 {{- fail (printf "kind StaticPodManifest refers to the Secret or ConfigMap %s, which a static pod cannot mount: use the hostPath beside it" .) -}}
+{{- end -}}
+{{- if include "konnectivity-server.imagePullSecrets" . -}}
+{{- fail "kind StaticPodManifest has imagePullSecrets, but a static pod may not refer to Secrets: drop them, and give kubelet the credentials of the registry" -}}
+{{- end -}}
+{{- range $name := list "extraVolumes" "extraEnv" "extraInitContainers" "extraContainers" "extraContainerSpec" "extraPodSpec" -}}
+{{- with regexFind "(?m)^[ -]*(secret|configMap|projected|secretKeyRef|configMapKeyRef|envFrom|persistentVolumeClaim|resourceClaims):" (toYaml (get $values $name)) -}}
+{{- fail (printf "kind StaticPodManifest has %s in %s, but a static pod may not refer to objects of the API: use files of the host (hostPath) and plain values" (trimAll " -:" .) $name) -}}
+{{- end -}}
 {{- end -}}
 {{- if and (or (eq $values.agentAuth.mode "token") $values.leases.enabled) (not $values.kubeconfig.hostPath) -}}
 {{- fail "kind StaticPodManifest has no service account, and tokens and leases need the Kubernetes API: set kubeconfig.hostPath" -}}
@@ -183,6 +205,18 @@
 {{- $uds := eq $values.frontend.type "uds" -}}
 {{- if and (contains "uds" (include "konnectivity-server.frontendTypes" $)) (has (clean $values.frontend.uds.hostPath) (include "konnectivity-server.hostFolders" . | fromYamlArray)) -}}
 {{- fail (printf "frontend.uds.hostPath is %s, which is mounted already for the files of agentListener.tls.hostPath or agentListener.clientCA.hostPath: give the socket a directory of its own" $values.frontend.uds.hostPath) -}}
+{{- end -}}
+{{- $mounted := include "konnectivity-server.hostFolders" . | fromYamlArray -}}
+{{- if contains "uds" (include "konnectivity-server.frontendTypes" $) -}}{{- $mounted = append $mounted (clean $values.frontend.uds.hostPath) -}}{{- end -}}
+{{- range $mounted -}}
+{{- if regexMatch "^/etc/kubernetes(/pki(/.*)?)?$" . -}}
+{{- fail (printf "%s would be mounted as a whole, with the keys of the cluster: give the certificates and the socket directories of their own" .) -}}
+{{- end -}}
+{{- end -}}
+{{- range $values.extraVolumes -}}
+{{- if regexMatch "^(konnectivity|socket|kubeconfig|host-[0-9]+)$" .name -}}
+{{- fail (printf "extraVolumes has a volume %s, a name of the chart's own: give it another name" .name) -}}
+{{- end -}}
 {{- end -}}
 {{- $name := "egressSelector.apiserverCertificateDirectory" -}}
 {{- $folder := $values.egressSelector.apiserverCertificateDirectory -}}
@@ -214,6 +248,9 @@
 {{- if and $loopback $values.prometheus.podMonitor.enabled -}}
 {{- fail (printf "bindAddresses.health is %s, where Prometheus cannot scrape: leave it empty, or set prometheus.podMonitor.enabled=false" $values.bindAddresses.health) -}}
 {{- end -}}
+{{- if and $loopback $values.prometheus.rules.enabled -}}
+{{- fail (printf "bindAddresses.health is %s, where Prometheus cannot scrape, so that the alert on missing targets would fire for ever: leave it empty, or set prometheus.rules.enabled=false" $values.bindAddresses.health) -}}
+{{- end -}}
 {{- range $flag, $value := dict "health-port" "ports.health" "admin-port" "ports.admin" "health-bind-address" "bindAddresses.health" "agent-port" "agentListener.port" "server-port" "frontend.tcp.port" "uds-name" "frontend.uds" "frontend" "frontend.additional" "server-count" "serverCount" "graceful-shutdown-timeout" "gracefulShutdownTimeout" -}}
 {{- if hasKey (default dict $values.extraArgs) $flag -}}
 {{- fail (printf "extraArgs.%s would disagree with the pod's ports, probes, volumes or times: set %s instead" $flag $value) -}}
@@ -224,6 +261,10 @@
 {{- define "konnectivity-server.checkService" -}}
 {{- $values := .Values -}}
 {{- $service := $values.service -}}
+{{- $name := include "konnectivity-server.fullname" . -}}
+{{- if and (include "konnectivity-server.hasService" .) (regexMatch "^[0-9]" $name) (semverCompare "<1.36-0" .Capabilities.KubeVersion.Version) -}}
+{{- fail (printf "a Service would be called %s, but before Kubernetes 1.36 names of Services begin with a letter: set fullnameOverride" $name) -}}
+{{- end -}}
 {{- if and $service.nodePort (eq $service.type "ClusterIP") -}}
 {{- fail "service.nodePort needs service.type NodePort or LoadBalancer" -}}
 {{- end -}}
@@ -244,6 +285,12 @@
 {{- end -}}
 {{- $graceful := include "konnectivity-server.seconds" .Values.gracefulShutdownTimeout | float64 -}}
 {{- $pause := include "konnectivity-server.preStopSeconds" . | float64 -}}
+{{- if and (gt $pause 0.0) (semverCompare "<1.30-0" .Capabilities.KubeVersion.Version) -}}
+{{- fail (printf "preStopSleepSeconds is %v, but kubelet cannot sleep before Kubernetes 1.30: set preStopSleepSeconds=0 and extraContainerSpec.lifecycle to {preStop: {exec: {command: [/konnectivity-sleep, \"%v\"]}}}" $pause $pause) -}}
+{{- end -}}
+{{- if and (gt $pause 0.0) (hasKey (default dict .Values.extraContainerSpec) "lifecycle") -}}
+{{- fail "extraContainerSpec.lifecycle would be a second lifecycle beside that of preStopSleepSeconds: set preStopSleepSeconds=0, and count your hook into terminationGracePeriodSeconds" -}}
+{{- end -}}
 {{- if ge (addf $graceful $pause) (float64 .Values.terminationGracePeriodSeconds) -}}
 {{- fail (printf "terminationGracePeriodSeconds is %d, not above preStopSleepSeconds (%v) and gracefulShutdownTimeout (%s) together: kubelet would kill the server before its connections have finished" (int .Values.terminationGracePeriodSeconds) $pause .Values.gracefulShutdownTimeout) -}}
 {{- end -}}

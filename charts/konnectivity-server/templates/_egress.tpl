@@ -73,7 +73,7 @@ spec:
     - name: konnectivity-client
       {{- if $pod }}
       secret:
-        secretName: {{ .Values.egressSelector.apiserverClientSecret }}
+        secretName: {{ .Values.egressSelector.apiserverClientSecret | quote }}
         items:
           - key: ca.crt
             path: ca.crt
@@ -146,8 +146,8 @@ rbac:
 {{- if $values.leases.enabled }}
 serverCount:
   leases: true
-  leaseNamespace: {{ $values.leases.namespace }}
-  labelSelector: {{ $values.leases.label }}
+  leaseNamespace: {{ $values.leases.namespace | quote }}
+  labelSelector: {{ $values.leases.label | quote }}
 {{- end }}
 {{- if include "konnectivity-server.agentsLookForMore" . }}
 sync:

@@ -3,22 +3,16 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
 {{- end -}}
 
+{{/* Names of Services have no dots. */}}
 {{- define "konnectivity-server.fullname" -}}
-{{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 63 | trimSuffix "-" -}}
-{{- else -}}
 {{- $name := default .Chart.Name .Values.nameOverride -}}
-{{- if contains $name .Release.Name -}}
-{{- .Release.Name | trunc 63 | trimSuffix "-" -}}
-{{- else -}}
-{{- printf "%s-%s" .Release.Name $name | trunc 63 | trimSuffix "-" -}}
-{{- end -}}
-{{- end -}}
+{{- $full := ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) -}}
+{{- default $full .Values.fullnameOverride | replace "." "-" | trunc 63 | trimSuffix "-" -}}
 {{- end -}}
 
 {{- define "konnectivity-server.selectorLabels" -}}
-app.kubernetes.io/name: {{ include "konnectivity-server.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "konnectivity-server.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{- define "konnectivity-server.namespace" -}}
@@ -179,7 +173,7 @@ host's network this is so, unless the values say that kube-apiserver is a pod. *
 {{- if ne (toString .Values.serverCount) "auto" -}}
 {{- int .Values.serverCount -}}
 {{- else if eq .Values.kind "Deployment" -}}
-{{- .Values.replicaCount -}}
+{{- max 1 (int .Values.replicaCount) -}}
 {{- end -}}
 {{- end -}}
 
@@ -213,9 +207,9 @@ The first toleration that matches a taint decides. */}}
 {{- with $tolerations -}}{{- toYaml . -}}{{- end -}}
 {{- end -}}
 
-{{/* Converts a Go duration to seconds. */}}
+{{/* Converts a duration of Go or Prometheus to seconds. */}}
 {{- define "konnectivity-server.seconds" -}}
-{{- $unit := dict "h" 3600.0 "m" 60.0 "s" 1.0 "ms" 0.001 "us" 0.000001 "µs" 0.000001 "ns" 0.000000001 -}}
+{{- $unit := dict "y" 31536000.0 "w" 604800.0 "d" 86400.0 "h" 3600.0 "m" 60.0 "s" 1.0 "ms" 0.001 "us" 0.000001 "µs" 0.000001 "ns" 0.000000001 -}}
 {{- $sum := 0.0 -}}
 {{- range regexFindAll "[0-9.]+[a-zµ]+" . -1 -}}
 {{- $sum = addf $sum (mulf (regexFind "[0-9.]+" . | float64) (get $unit (regexFind "[a-zµ]+" .))) -}}
@@ -233,9 +227,14 @@ The first toleration that matches a taint decides. */}}
 {{- end -}}
 {{- end -}}
 
+{{/* The user or group of the server. Arguments: the context, and runAsUser or runAsGroup. */}}
+{{- define "konnectivity-server.identity" -}}
+{{- $values := (index . 0).Values -}}
+{{- dig (index . 1) (dig (index . 1) 65532 (default dict $values.podSecurityContext)) (default dict $values.securityContext) | int64 -}}
+{{- end -}}
+
 {{- define "konnectivity-server.runsAsRoot" -}}
-{{- $user := dig "runAsUser" (dig "runAsUser" 65532 (default dict .Values.podSecurityContext)) (default dict .Values.securityContext) -}}
-{{- if eq (int $user) 0 -}}true{{- end -}}
+{{- if eq (include "konnectivity-server.identity" (list . "runAsUser")) "0" -}}true{{- end -}}
 {{- end -}}
 
 {{/* Folders of the host with files to read, as a YAML list without duplicates. */}}

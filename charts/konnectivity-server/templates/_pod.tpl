@@ -4,7 +4,7 @@
 {{- $static := eq $values.kind "StaticPodManifest" -}}
 {{- $host := not (empty (include "konnectivity-server.hostNetwork" .)) -}}
 {{- if not $static }}
-serviceAccountName: {{ include "konnectivity-server.serviceAccountName" . }}
+serviceAccountName: {{ include "konnectivity-server.serviceAccountName" . | quote }}
 automountServiceAccountToken: {{ or $values.serviceAccount.automount (not (empty (include "konnectivity-server.needsServiceAccount" .))) }}
 {{- end }}
 {{- with include "konnectivity-server.imagePullSecrets" . }}
@@ -12,7 +12,7 @@ imagePullSecrets:
   {{- . | nindent 2 }}
 {{- end }}
 {{- if ne $values.priorityClassName "none" }}
-priorityClassName: {{ default (ternary "system-cluster-critical" "system-node-critical" (eq $values.kind "Deployment")) $values.priorityClassName }}
+priorityClassName: {{ default (ternary "system-cluster-critical" "system-node-critical" (eq $values.kind "Deployment")) $values.priorityClassName | quote }}
 {{- end }}
 hostNetwork: {{ $host }}
 dnsPolicy: {{ default (ternary "Default" "ClusterFirst" $host) $values.dnsPolicy }}

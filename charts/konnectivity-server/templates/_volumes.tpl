@@ -11,7 +11,7 @@
 {{- range $side, $secret := $pairs }}
 {{- if $secret }}
 - secret:
-    name: {{ $secret }}
+    name: {{ $secret | quote }}
     items:
       - key: tls.crt
         path: {{ $side }}.crt
@@ -22,13 +22,13 @@
 {{- range $side, $ca := $authorities }}
 {{- if $ca.existingSecret }}
 - secret:
-    name: {{ $ca.existingSecret }}
+    name: {{ $ca.existingSecret | quote }}
     items:
       - key: {{ $ca.key }}
         path: {{ $side }}-ca.crt
 {{- else if $ca.configMap }}
 - configMap:
-    name: {{ $ca.configMap }}
+    name: {{ $ca.configMap | quote }}
     items:
       - key: {{ $ca.key }}
         path: {{ $side }}-ca.crt
@@ -36,7 +36,7 @@
 {{- end }}
 {{- with $values.kubeconfig.existingSecret }}
 - secret:
-    name: {{ . }}
+    name: {{ . | quote }}
     items:
       - key: {{ $values.kubeconfig.key }}
         path: kubeconfig

@@ -113,8 +113,11 @@ fn check(objects: &[Value]) -> Result<()> {
     for file in files {
         there(file, container, &volumes, objects).with_context(|| file.to_owned())?;
     }
-    let beside = sidecar || servers.spec["hostNetwork"] == true && on_its_host(&patch);
-    string(transport, "/tcp/url").strip_prefix("https://").map_or(Ok(()), |at| listens(at, objects, beside))
+    let on_its_host = on_its_host(&patch);
+    let beside = sidecar || servers.spec["hostNetwork"] == true && on_its_host;
+    let Some(at) = string(transport, "/tcp/url").strip_prefix("https://") else { return Ok(()) };
+    ensure!(!on_its_host || !at.contains(".svc:"), "a host resolves no Service: {at}");
+    listens(at, objects, beside)
 }
 
 /// Whether kube-apiserver uses its host's files, and so its host's network and resolver, which knows no Service.

@@ -91,15 +91,26 @@ pub(crate) fn helm(args: &[&str]) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// `helm template` in namespace `kube-system` as text, with a case's values and `--set` arguments.
+/// `helm template` in namespace `kube-system` as text, with a case's values and settings.
 pub(crate) fn text(chart: Chart, values: &Path, sets: &[String]) -> Result<String> {
-    template(chart, values, &sets.iter().flat_map(|set| ["--set", set]).collect::<Vec<_>>())
+    let sets: Vec<String> = sets.iter().map(|set| argument(set)).collect();
+    template(chart, values, &sets.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// A setting as an argument of helm: as it is if it begins with `--`, otherwise of `--set`.
+pub(crate) fn argument(set: &str) -> String {
+    if set.starts_with("--") { set.to_owned() } else { format!("--set={set}") }
 }
 
 /// `helm template` as text, with a case's values and further arguments.
 pub(crate) fn template(chart: Chart, values: &Path, more: &[&str]) -> Result<String> {
+    release(chart.name(), chart, values, more)
+}
+
+/// The same for a release of that name.
+pub(crate) fn release(name: &str, chart: Chart, values: &Path, more: &[&str]) -> Result<String> {
     let folder = chart.folder();
-    let mut args = vec!["template", chart.name(), utf8(&folder)?, "--namespace", "kube-system"];
+    let mut args = vec!["template", name, utf8(&folder)?, "--namespace", "kube-system"];
     args.extend(["--values", utf8(values)?]);
     args.extend(more);
     helm(&args)

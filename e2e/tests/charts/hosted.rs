@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use crate::helm::{Chart, template};
+use crate::helm::{Chart, argument, template};
 use crate::pods::{of_kind, string};
 use crate::yaml;
 
@@ -16,8 +16,8 @@ fn told(case: &str, sets: &[&str]) -> Result<(Value, String)> {
     let notes = "{{ include (print $.Template.BasePath \"/NOTES.txt\") $ | toJson }}";
     let object = format!("{{kind: Notes, apiVersion: v1, metadata: {{name: notes}}, said: {notes}}}");
     let extra = format!("extraObjects={}", json!([object]));
-    let mut args = vec!["--set-json", &extra];
-    args.extend(sets.iter().flat_map(|set| ["--set", set]));
+    let sets: Vec<String> = sets.iter().map(|set| argument(set)).collect();
+    let args: Vec<&str> = ["--set-json", &extra].into_iter().chain(sets.iter().map(String::as_str)).collect();
     let objects = yaml::documents(&template(Chart::Server, &Chart::Server.case(case), &args)?)?;
     let notes = of_kind(&objects, "Notes").next().context("notes")?;
     let values = of_kind(&objects, "ConfigMap")
@@ -63,6 +63,22 @@ fn agents_ask_the_clusters_dns_for_services_alone() -> Result<()> {
         let sets = ["service.type=ClusterIP", "service.externalTrafficPolicy=", &host, &secret];
         let (values, _) = told("enforce", &sets)?;
         ensure!(values["hostNetwork"] == true && values["dnsPolicy"] == expected, "{sets:?}: {values}");
+    }
+    Ok(())
+}
+
+/// The notes name the user and group of the server's process, with whom kube-apiserver shares the socket.
+#[test]
+fn the_notes_name_the_sockets_owner() -> Result<()> {
+    let tries: [(&str, &str); 4] = [
+        ("hostPathsPrepared=true", "65532:65532"),
+        ("podSecurityContext=null", "65532:65532"),
+        ("--set-json=podSecurityContext.runAsUser=1000680000", "1000680000:65532"),
+        ("securityContext.runAsUser=7,securityContext.runAsGroup=8", "7:8"),
+    ];
+    for (set, owner) in tries {
+        let (_, notes) = told("uds-nonroot", &[set])?;
+        ensure!(notes.contains(&format!("user or group ({owner}), or be root")), "{set}: {notes}");
     }
     Ok(())
 }

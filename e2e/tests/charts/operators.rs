@@ -1,13 +1,13 @@
 //! What operators do with charts besides setting values: parent charts, values without a default, several releases of one
 //! name, long names, fields and labels of their own.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::helm::{CHARTS, Chart, all_cases, helm, objects, template, utf8};
+use crate::helm::{CHARTS, Chart, all_cases, helm, objects, release, template, utf8};
 use crate::pods::{list, of_kind, pods, string};
 use crate::references::no_nulls;
 use crate::yaml;
@@ -172,6 +172,72 @@ fn releases_of_one_name_share_no_object() -> Result<()> {
                 }
             }
         }
+    }
+    Ok(())
+}
+
+/// Names that YAML would read as numbers stay texts, and no Service has a dot in its name.
+#[test]
+fn names_of_digits_and_names_with_dots_are_taken() -> Result<()> {
+    let more = [
+        "--namespace=2024",
+        "--kube-version=1.36.0",
+        "--set-string=nameOverride=7",
+        "--set=fullnameOverride=",
+    ];
+    for (chart, case) in all_cases()? {
+        for name in ["123", "1e3", "my.tunnel"] {
+            for object in yaml::documents(&release(name, chart, &chart.case(&case), &more)?)? {
+                texts(&object).with_context(|| format!("{} {case} as {name}: {object}", chart.name()))?;
+                for (_, inner) in
+                    object["data"].as_object().into_iter().flatten().filter(|(key, _)| key.ends_with(".yaml"))
+                {
+                    texts(&yaml::document(inner.as_str().context("a document")?)?)
+                        .with_context(|| inner.to_string())?;
+                }
+                let name = string(&object, "/metadata/name");
+                ensure!(object["kind"] != "Service" || !name.contains('.'), "{case}: Service {name}");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Checks that names and labels are texts.
+fn texts(value: &Value) -> Result<()> {
+    for (key, inner) in value.as_object().into_iter().flatten() {
+        let name = ["name", "namespace", "serviceAccountName", "secretName", "leaseNamespace"]
+            .contains(&key.as_str());
+        ensure!(!name || inner.is_string(), "{key} is {inner}");
+        let mut labels = inner.as_object().into_iter().flatten();
+        let of_labels = key == "labels" || key == "matchLabels";
+        ensure!(!of_labels || labels.all(|(_, label)| label.is_string()), "{key} are {inner}");
+        texts(inner)?;
+    }
+    value.as_array().into_iter().flatten().try_for_each(texts)
+}
+
+/// An upgrade from any case to any other changes no binding's role: kube-apiserver would refuse it.
+#[test]
+fn no_upgrade_changes_the_role_of_a_binding() -> Result<()> {
+    for chart in CHARTS {
+        let mut roles = BTreeMap::new();
+        for case in chart.cases()? {
+            let all = objects(chart, &chart.case(&case), &sets(&["nameOverride=", "fullnameOverride="]))?;
+            for binding in all.iter().filter(|object| string(object, "/kind").ends_with("Binding")) {
+                let metadata = &binding["metadata"];
+                let key = ["kind", "namespace", "name"]
+                    .map(|field| metadata.get(field).or(binding.get(field)).map(Value::to_string));
+                let role = binding["roleRef"].clone();
+                let known = roles.entry(key.clone()).or_insert_with(|| role.clone());
+                ensure!(
+                    *known == role,
+                    "{} {case}: {key:?} was bound to {known}, and now to {role}",
+                    chart.name()
+                );
+            }
+        }
+        ensure!(!roles.is_empty(), "{}: no binding", chart.name());
     }
     Ok(())
 }

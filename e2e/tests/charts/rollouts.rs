@@ -132,3 +132,23 @@ fn a_budget_may_name_the_pods_that_remain() -> Result<()> {
     }
     Ok(())
 }
+
+/// A hibernated control plane has no pods: the charts take 0 with every budget.
+#[test]
+fn a_deployment_may_have_no_pods() -> Result<()> {
+    for (chart, case) in [(Chart::Server, "deployment"), (Chart::Agent, "token-deployment")] {
+        for budget in [
+            "podDisruptionBudget.minAvailable=1",
+            "podDisruptionBudget.minAvailable=50%",
+            "serviceAccount.create=true",
+        ] {
+            let objects =
+                objects(chart, &chart.case(case), &["replicaCount=0".to_owned(), budget.to_owned()])?;
+            let workload = of_kind(&objects, "Deployment").next().context("a Deployment")?;
+            ensure!(workload["spec"]["replicas"] == 0, "{} with {budget}", chart.name());
+            // The programs would refuse a count of 0, if someone scales the Deployment.
+            ensure!(!workload.to_string().contains("--server-count=0"), "{workload}");
+        }
+    }
+    Ok(())
+}

@@ -116,8 +116,15 @@ async fn some_are_there_from_the_start() -> Result<()> {
         assert_eq!(scrape.sum(&format!("{SERVER}{name}"), &[]), Some(0.0), "{name}");
     }
     assert_eq!(scrape.sum(&format!("{SERVER}ready_backends"), &[("proxy_strategy", "default")]), Some(0.0));
+    for reason in ["no_agent", "backend_close", "backend_dial_timeout"] {
+        assert_eq!(
+            scrape.sum(&format!("{SERVER}dial_failure_count"), &[("reason", reason)]),
+            Some(0.0),
+            "{reason}"
+        );
+    }
     // Metrics with labels appear at first use.
-    for name in ["dial_failure_count", "stream_packets_total", "stream_errors_total"] {
+    for name in ["stream_packets_total", "stream_errors_total"] {
         assert_eq!(scrape.sum(&format!("{SERVER}{name}"), &[]), None, "{name}");
     }
     Ok(())

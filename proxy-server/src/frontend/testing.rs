@@ -46,6 +46,12 @@ impl Readings {
         Readings { metrics, exposition: Exposition::new(registry) }
     }
 
+    /// The failures that dials have counted, one sample per line.
+    pub(super) fn failed_dials(&self) -> Vec<String> {
+        let samples = self.samples("dial_failure_count").into_iter();
+        samples.filter(|sample| !sample.ends_with(" 0")).collect()
+    }
+
     /// The samples whose names begin with `name` (after the prefix), one per line.
     pub(super) fn samples(&self, name: &str) -> Vec<String> {
         let scrape = self.exposition.scrape();

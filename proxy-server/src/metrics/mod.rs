@@ -19,7 +19,7 @@ use serve::metrics::{
 use serve::statusz::Journal;
 
 use crate::backends::{OutlierMetrics, RouteMetrics};
-use crate::dial::DialMetrics;
+use crate::dial::{DialMetrics, FailureReason};
 
 pub use established::{Established, EstablishedGuard};
 pub use labels::{
@@ -49,9 +49,9 @@ serve::families! {
         pub dials: DialMetrics => |r| DialMetrics { journal: journal.clone(), ..DialMetrics::register(r) };
         /// `established_connections`; `connection_duration_seconds` and `established_connections_closed_total` when one ends.
         pub established: Established;
-        /// Proposed for Go.
-        pub backend_duration: Lazy<Histogram> = "backend_connection_duration_seconds",
-            "Seconds from the connect of an agent stream to its end", Lazy::new(|| Histogram::new(DURATION));
+        /// Proposed for Go. Present from the start.
+        pub backend_duration: Histogram = "backend_connection_duration_seconds",
+            "Seconds from the connect of an agent stream to its end", Histogram::new(DURATION);
         /// Ours.
         pub unresponsive: Lazy<Counter> = "unresponsive_peers_total", "How many times an agent stopped answering pings";
         pub frontend_write: Lazy<Histogram> = "frontend_write_duration_seconds",
@@ -154,6 +154,10 @@ pub fn register(registry: &mut Registry) -> Metrics {
     // Present from the start: an alert cannot distinguish an absent series from zero.
     families.full_receive_channels.show(ServiceMethod::Connect);
     families.full_receive_channels.show(ServiceMethod::Proxy);
+    // The same for failures of the tunnel: the increase of a series begins at its first sample.
+    for reason in [FailureReason::NoAgent, FailureReason::BackendClose, FailureReason::BackendDialTimeout] {
+        drop(families.dials.failures.counter(reason));
+    }
     Arc::new(families)
 }
 

@@ -239,9 +239,11 @@ fn at_the_start_only_metrics_that_go_shows() {
         names,
         [
             "agent_ejections_total",
+            "backend_connection_duration_seconds",
             "build_info",
             "connected_agents",
             "culled_leases_count",
+            "dial_failure_count",
             "ejected_agents",
             "full_receive_channels",
             "http_connections",

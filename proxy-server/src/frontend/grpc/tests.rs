@@ -313,7 +313,7 @@ async fn an_undelivered_answer_closes_the_connection() {
     bench.client.stop_reading();
     let endpoint = dial.succeed();
     assert!(endpoint.attached.await.is_err(), "dropped, not attached");
-    assert_eq!(bench.readings.samples("dial_failure"), [r#"dial_failure_count{reason="send_rsp"} 1"#]);
+    assert_eq!(bench.readings.failed_dials(), [r#"dial_failure_count{reason="send_rsp"} 1"#]);
     for of_success in ["dial_duration", "established_connections_closed", "connection_duration"] {
         assert_eq!(bench.readings.samples(of_success), [""; 0]);
     }

@@ -41,7 +41,7 @@ async fn a_client_that_leaves_cancels_its_dial() {
     dial.cancelled().await;
     task.await.expect("no panic");
     assert_eq!(bench.readings.metrics.http_connections.count(), 0);
-    assert_eq!(bench.readings.samples("dial_failure"), [r#"dial_failure_count{reason="frontend_close"} 1"#]);
+    assert_eq!(bench.readings.failed_dials(), [r#"dial_failure_count{reason="frontend_close"} 1"#]);
 }
 
 #[tokio::test]
