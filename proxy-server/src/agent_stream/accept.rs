@@ -99,6 +99,8 @@ impl AgentService {
         let mut metadata = std::mem::take(&mut request.metadata);
         let is_agent = request.path == AGENT_PATH;
         let admitted = tokio::select! {
+            // A refusal that is known at once is counted.
+            biased;
             admitted = self.admit(is_agent, &mut metadata, &peer) => admitted,
             () = request.lost() => return None,
         };
@@ -473,7 +475,7 @@ mod tests {
     /// A recheck whose token is refused after a minute.
     async fn revoked() -> Recheck {
         let began = Instant::now();
-        let auth = token_auth(Box::new(move |_| {
+        let auth = token_auth(Box::new(move |_, _| {
             let username = "system:serviceaccount:kube-system:agent".into();
             let review = TokenReview {
                 authenticated: began.elapsed().is_zero(),
@@ -489,7 +491,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_review_is_not_awaited_after_its_connection_has_gone() {
         let (asked, mut reviews) = tokio::sync::mpsc::unbounded_channel();
-        let auth = token_auth(Box::new(move |_| {
+        let auth = token_auth(Box::new(move |_, _| {
             asked.send(()).unwrap();
             Box::pin(pending())
         }));

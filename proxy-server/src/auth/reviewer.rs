@@ -39,15 +39,16 @@ pub(super) const MAX_PENDING_REVIEWS_PER_ADDRESS: usize = 2_048;
 /// Time limit of a review, including its wait for a turn.
 const REVIEW_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Returns the API's review of a token; the texts of its errors never contain the token. [`api_review`] in production.
-pub type Review = dyn Fn(Token) -> Reviewing + Send + Sync;
+/// Returns the API's review of a token within this time; the texts of its errors never contain the token. [`api_review`] in
+/// production.
+pub type Review = dyn Fn(Token, Duration) -> Reviewing + Send + Sync;
 type Reviewing = Pin<Box<dyn Future<Output = Result<TokenReview, ApiError>> + Send>>;
 
 /// Reviews tokens for this audience by the Kubernetes API.
 pub fn api_review(client: Client, audience: String) -> Box<Review> {
-    Box::new(move |token| {
+    Box::new(move |token, limit| {
         let (client, audience) = (client.clone(), audience.clone());
-        Box::pin(async move { client.review_token(token.reveal(), &audience, REVIEW_TIMEOUT).await })
+        Box::pin(async move { client.review_token(token.reveal(), &audience, limit).await })
     })
 }
 
@@ -116,13 +117,13 @@ impl Reviewer {
             Some(outcome) => outcome,
             None => {
                 let own = shared.state.lock().turns_of(address.map(network))?;
-                let all = Arc::clone(&shared.turns);
-                let turn = async { [own.acquire_owned().await, all.acquire_owned().await] };
-                let Ok(turn) = timeout_at(deadline, turn).await else {
-                    shared.failed(TIMED_OUT);
+                // Without a turn of its address nothing was asked: no failure of the API.
+                let own = timeout_at(deadline, own.acquire_owned()).await.ok()?;
+                let Ok(all) = timeout_at(deadline, Arc::clone(&shared.turns).acquire_owned()).await else {
+                    shared.failed("no turn within 10 s: the reviews of other tokens take too long");
                     return None;
                 };
-                self.run(key, token, turn, deadline)
+                self.run(key, token, [own, all], deadline)
             }
         };
         timeout_at(deadline, outcome.wait_for(Option::is_some)).await.ok()?.ok()?.clone()
@@ -148,8 +149,8 @@ async fn run_review(
     tell: watch::Sender<Option<ReviewOutcome>>,
 ) {
     let shared = &running.shared;
-    match timeout_at(deadline, (shared.review)(token.clone())).await {
-        Ok(Ok(review)) => {
+    match (shared.review)(token.clone(), deadline.saturating_duration_since(Instant::now())).await {
+        Ok(review) => {
             let verdict = judge(&shared.expected, &review, token.reveal());
             let left = cache::left(token.reveal(), shared.clock.now());
             shared.state.lock().cache.put(running.key, verdict.clone(), left);
@@ -157,12 +158,9 @@ async fn run_review(
             shared.metrics.token_reviews.count(result);
             tell.send_replace(Some(verdict));
         }
-        Ok(Err(error)) => shared.failed(&error.to_string()),
-        Err(_) => shared.failed(TIMED_OUT),
+        Err(error) => shared.failed(&error.to_string()),
     }
 }
-
-const TIMED_OUT: &str = "no answer within 10 s, the wait for a turn included";
 
 impl State {
     /// The verdict on this token, if it is cached or on its way.

@@ -9,7 +9,7 @@ use http::HeaderValue;
 use http::header::AUTHORIZATION;
 use parking_lot::Mutex;
 use serve::metrics::{Exposition, Registry};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::reviewer::MAX_PENDING_REVIEWS_PER_ADDRESS;
 use super::*;
@@ -28,6 +28,7 @@ struct Api {
     asked: AtomicUsize,
     at_once: AtomicUsize,
     most_at_once: AtomicUsize,
+    last_limit: Mutex<Duration>,
 }
 
 impl Api {
@@ -43,13 +44,14 @@ impl Api {
     }
 }
 
-async fn review(api: Arc<Api>, token: bearer::Token) -> Result<TokenReview, ApiError> {
+async fn review(api: Arc<Api>, token: bearer::Token, limit: Duration) -> Result<TokenReview, ApiError> {
+    *api.last_limit.lock() = limit;
     api.asked.fetch_add(1, Ordering::Relaxed);
     let now = api.at_once.fetch_add(1, Ordering::Relaxed) + 1;
     api.most_at_once.fetch_max(now, Ordering::Relaxed);
-    sleep(api.delay).await;
+    let answered = timeout(limit, sleep(api.delay)).await;
     api.at_once.fetch_sub(1, Ordering::Relaxed);
-    if *api.down.lock() {
+    if answered.is_err() || *api.down.lock() {
         return Err(ApiError::Unanswered { cause: "unreachable", text: "down".into() });
     }
     Ok(api.answers.lock().get(token.reveal()).cloned().unwrap_or_default())
@@ -67,7 +69,7 @@ fn auth(api: &Arc<Api>, recheck: Option<Duration>) -> (AgentAuth, Exposition) {
     let began = Instant::now();
     let clock = Clock::new(move || Moment::from_seconds(NOW).plus(began.elapsed()));
     let api = Arc::clone(api);
-    let review: Box<Review> = Box::new(move |token| Box::pin(review(Arc::clone(&api), token)));
+    let review: Box<Review> = Box::new(move |token, limit| Box::pin(review(Arc::clone(&api), token, limit)));
     (AgentAuth::Token(Reviewer::new(review, expected, clock, metrics)), Exposition::new(registry))
 }
 
@@ -171,6 +173,31 @@ async fn a_flood_of_one_address_leaves_turns_to_others() {
         let admitted = admit_from(&peer_at(2), &auth, &["Bearer good"]).await;
         assert!(admitted.is_ok(), "{tokens} tokens: {admitted:?}");
     }
+}
+
+/// An alert says that the API cannot be asked.
+#[tokio::test(start_paused = true)]
+async fn a_flood_of_one_address_is_no_failure_of_the_api() {
+    let api = Arc::new(Api { delay: Duration::from_secs(1), ..Api::default() });
+    let (auth, exposition) = auth(&api, None);
+    flood(&auth, 500).join_all().await;
+    assert!(api.asked() < 300, "{} were asked", api.asked());
+    let scrape = exposition.scrape();
+    assert!(!scrape.contains("token_reviews_total{result=\"failed\"}"), "{scrape}");
+}
+
+/// The client itself ends a call that takes too long: then it also replaces its connections.
+#[tokio::test(start_paused = true)]
+async fn a_wait_for_a_turn_shortens_the_call() {
+    let api = Arc::new(Api { delay: Duration::from_secs(4), ..Api::default() });
+    let (auth, _) = auth(&api, None);
+    let mut all = tokio::task::JoinSet::new();
+    for n in 0..33 {
+        let auth = auth.clone();
+        all.spawn(async move { admit_from(&peer_at(n), &auth, &[&format!("Bearer t{n}")]).await.is_err() });
+    }
+    all.join_all().await;
+    assert_eq!((api.asked(), *api.last_limit.lock()), (33, Duration::from_secs(6)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -285,7 +312,7 @@ async fn canceled_caller_does_not_stop_the_review() {
     api.knows("t", USER);
     let (auth, _) = auth(&api, None);
     for _ in 0..4 {
-        let impatient = tokio::time::timeout(Duration::from_secs(1), admit(&auth, &["Bearer t"])).await;
+        let impatient = timeout(Duration::from_secs(1), admit(&auth, &["Bearer t"])).await;
         assert!(impatient.is_err());
     }
     sleep(Duration::from_secs(2)).await;

@@ -216,8 +216,7 @@ async fn streams_above_the_limit_get_an_answer() {
         let error = bench.open("/ProxyService/Proxy").await.unwrap_err();
         assert_eq!(error.code, Code::ResourceExhausted, "{error}");
     }
-    let counted = bench.readings.samples("dial_failure_count");
-    assert_eq!(counted, [r#"dial_failure_count{reason="no_agent"} 2"#]);
+    assert_eq!(bench.readings.failed_dials(), [r#"dial_failure_count{reason="no_agent"} 2"#]);
     let text = log.text();
     assert_eq!(text.matches("Proxy streams are refused").count(), 1, "{text}");
     drop(streams.pop());

@@ -99,9 +99,10 @@ fn resolve(file: File, folder: &Path) -> Result<Config, String> {
     let identity = identity(&user, folder)?;
     let info = || cluster_info(&server, ca.as_ref(), &cluster);
     let credentials = credentials(user, folder, info)?;
-    let on_this_host = server.host == "localhost"
+    let is_loopback = server.host == "localhost"
         || server.host.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback());
-    if !(server.https || on_this_host || matches!(credentials, Credentials::None)) {
+    let stays_here = is_loopback && proxy.is_none();
+    if !(server.https || stays_here || matches!(credentials, Credentials::None)) {
         return Err(format!(
             "the user's credentials would travel in the clear, because the server {server} is not https: \
              write https://, or remove the credentials"

@@ -124,6 +124,9 @@ fn credentials_need_tls_unless_the_server_is_on_this_host() {
             ["http://127.0.0.1:8001", "http://[::1]:8001", "http://localhost:8001", "localhost:8001"]
         {
             shown(&format!("server: '{server}'"), user).unwrap();
+            let error =
+                shown(&format!("server: '{server}', proxy-url: 'http://proxy:3128'"), user).unwrap_err();
+            assert!(error.contains("is not https"), "{error}");
         }
     }
     shown("server: 'http://10.0.0.1:8080'", "").unwrap();
