@@ -40,9 +40,6 @@
 {{- if and (ne $values.logging.format "text") (not $values.ownFlags) -}}
 {{- fail "logging.format=json is a flag that Go's server does not have: set ownFlags=true, or logging.format=text" -}}
 {{- end -}}
-{{- if and (not $values.ownFlags) $values.tests.enabled (has $values.kind (list "DaemonSet" "Deployment")) -}}
-{{- fail "tests.enabled needs a program that Go's image does not have: set tests.enabled=false, or ownFlags=true" -}}
-{{- end -}}
 {{- if and $values.frontend.additional (not $values.ownFlags) -}}
 {{- fail "frontend.additional needs a flag that Go's server does not have: set ownFlags=true, or drop it" -}}
 {{- end -}}

@@ -47,7 +47,6 @@ const AGENT: &[Refusal] = &[
     // Refused by the templates.
     ("token-deployment", &["sync.interval=20s"], "sync.interval is 20s, above sync.intervalCap (10s)"),
     ("token-deployment", &["extraVolumes[0].name=konnectivity"], "extraVolumes has a volume konnectivity"),
-    ("go-image", &["tests.enabled=true"], "needs a program that Go's image does not have"),
     ("everything", &["auth.mtls.certManager.renewBefore=2160h"], "renewBefore is 2160h, not below duration"),
     ("everything", &["prometheus.podMonitor.interval=9s"], "scrapeTimeout is 10s, above interval (9s)"),
     ("token-deployment", &["image.registry="], "image.registry is empty"),
@@ -189,7 +188,6 @@ const SERVER: &[Refusal] = &[
     ),
     ("deployment", &["extraVolumes[0].name=konnectivity"], "extraVolumes has a volume konnectivity"),
     ("static-pod", &["extraVolumes[0].name=host-0,extraVolumes[0].emptyDir.medium="], "has a volume host-0"),
-    ("go-image", &["tests.enabled=true"], "needs a program that Go's image does not have"),
     (
         "everything",
         &["agentListener.tls.certManager.renewBefore=90m,agentListener.tls.certManager.duration=1h"],
