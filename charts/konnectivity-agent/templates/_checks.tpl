@@ -56,9 +56,6 @@
 {{- if and (ne $values.logging.format "text") (not $values.ownFlags) -}}
 {{- fail "logging.format=json is a flag that Go's agent does not have: set ownFlags=true, or logging.format=text" -}}
 {{- end -}}
-{{- if and (not $values.ownFlags) $values.tests.enabled -}}
-{{- fail "tests.enabled needs a program that Go's image does not have: set tests.enabled=false, or ownFlags=true" -}}
-{{- end -}}
 {{- if and $values.ownFlags (ge (include "konnectivity-agent.seconds" $values.drainTimeout | float64) (float64 $values.terminationGracePeriodSeconds)) -}}
 {{- fail (printf "terminationGracePeriodSeconds is %d, not above drainTimeout (%s): kubelet would kill the agent before its connections have finished" (int $values.terminationGracePeriodSeconds) $values.drainTimeout) -}}
 {{- end -}}

@@ -99,6 +99,11 @@ name. Argument: the context, and that namespace or "". */}}
 {{- if or (hasPrefix "127." $host) (eq $host "localhost") (eq $host "::1") -}}true{{- end -}}
 {{- end -}}
 
+{{/* Whether there is a pod of helm test. It needs a program that Go's image does not have. */}}
+{{- define "konnectivity-agent.hasTest" -}}
+{{- if and .Values.tests.enabled .Values.ownFlags (not (include "konnectivity-agent.healthOnLoopback" .)) -}}true{{- end -}}
+{{- end -}}
+
 {{/* The variables that the chart defines and the identifiers use, with their pod fields. */}}
 {{- define "konnectivity-agent.identifierVariables" -}}
 {{- $known := dict "HOST_IP" "status.hostIP" "NODE_IP" "status.hostIP" "NODE_NAME" "spec.nodeName" "POD_IP" "status.podIP" -}}

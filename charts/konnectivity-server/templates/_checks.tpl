@@ -40,9 +40,6 @@
 {{- if and (ne $values.logging.format "text") (not $values.ownFlags) -}}
 {{- fail "logging.format=json is a flag that Go's server does not have: set ownFlags=true, or logging.format=text" -}}
 {{- end -}}
-{{- if and (not $values.ownFlags) $values.tests.enabled (has $values.kind (list "DaemonSet" "Deployment")) -}}
-{{- fail "tests.enabled needs a program that Go's image does not have: set tests.enabled=false, or ownFlags=true" -}}
-{{- end -}}
 {{- if and $values.frontend.additional (not $values.ownFlags) -}}
 {{- fail "frontend.additional needs a flag that Go's server does not have: set ownFlags=true, or drop it" -}}
 {{- end -}}
@@ -179,11 +176,11 @@
 {{- range compact $secrets -}}
 {{- fail (printf "kind StaticPodManifest refers to the Secret or ConfigMap %s, which a static pod cannot mount: use the hostPath beside it" .) -}}
 {{- end -}}
-{{- if include "konnectivity-server.imagePullSecrets" . -}}
+{{- if $values.imagePullSecrets -}}
 {{- fail "kind StaticPodManifest has imagePullSecrets, but a static pod may not refer to Secrets: drop them, and give kubelet the credentials of the registry" -}}
 {{- end -}}
 {{- range $name := list "extraVolumes" "extraEnv" "extraInitContainers" "extraContainers" "extraContainerSpec" "extraPodSpec" -}}
-{{- with regexFind "(?m)^[ -]*(secret|configMap|projected|secretKeyRef|configMapKeyRef|envFrom|persistentVolumeClaim|resourceClaims):" (toYaml (get $values $name)) -}}
+{{- with regexFind "(?m)^[ -]*(secret|configMap|serviceAccountToken|clusterTrustBundle|podCertificate|secretKeyRef|configMapKeyRef|envFrom|persistentVolumeClaim|resourceClaims):" (toYaml (get $values $name)) -}}
 {{- fail (printf "kind StaticPodManifest has %s in %s, but a static pod may not refer to objects of the API: use files of the host (hostPath) and plain values" (trimAll " -:" .) $name) -}}
 {{- end -}}
 {{- end -}}
@@ -209,7 +206,7 @@
 {{- $mounted := include "konnectivity-server.hostFolders" . | fromYamlArray -}}
 {{- if contains "uds" (include "konnectivity-server.frontendTypes" $) -}}{{- $mounted = append $mounted (clean $values.frontend.uds.hostPath) -}}{{- end -}}
 {{- range $mounted -}}
-{{- if regexMatch "^/etc/kubernetes(/pki(/.*)?)?$" . -}}
+{{- if regexMatch "^/etc/kubernetes(/pki(/etcd)?)?$" . -}}
 {{- fail (printf "%s would be mounted as a whole, with the keys of the cluster: give the certificates and the socket directories of their own" .) -}}
 {{- end -}}
 {{- end -}}

@@ -84,6 +84,11 @@ name. Argument: the context, and that namespace or "". */}}
 {{- if or (hasPrefix "127." $host) (eq $host "localhost") (eq $host "::1") -}}true{{- end -}}
 {{- end -}}
 
+{{/* Whether there is a pod of helm test. It needs a program that Go's image does not have. */}}
+{{- define "konnectivity-server.hasTest" -}}
+{{- if and .Values.tests.enabled .Values.ownFlags (has .Values.kind (list "DaemonSet" "Deployment")) (not (include "konnectivity-server.healthOnLoopback" .)) -}}true{{- end -}}
+{{- end -}}
+
 {{/* Whether pods use the host's network. */}}
 {{- define "konnectivity-server.hostNetwork" -}}
 {{- if and .Values.hostNetwork (has .Values.kind (list "DaemonSet" "StaticPodManifest")) -}}true{{- end -}}

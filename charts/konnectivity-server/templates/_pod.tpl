@@ -6,10 +6,10 @@
 {{- if not $static }}
 serviceAccountName: {{ include "konnectivity-server.serviceAccountName" . | quote }}
 automountServiceAccountToken: {{ or $values.serviceAccount.automount (not (empty (include "konnectivity-server.needsServiceAccount" .))) }}
-{{- end }}
 {{- with include "konnectivity-server.imagePullSecrets" . }}
 imagePullSecrets:
   {{- . | nindent 2 }}
+{{- end }}
 {{- end }}
 {{- if ne $values.priorityClassName "none" }}
 priorityClassName: {{ default (ternary "system-cluster-critical" "system-node-critical" (eq $values.kind "Deployment")) $values.priorityClassName | quote }}

@@ -116,6 +116,19 @@ fn a_parent_chart_can_contain_both() -> Result<()> {
     Ok(())
 }
 
+/// A static pod may not refer to Secrets: it gets none of the parent's.
+#[test]
+fn a_static_pod_gets_no_secrets_of_a_parent() -> Result<()> {
+    let all = objects(
+        Chart::Server,
+        &Chart::Server.case("static-pod"),
+        &sets(&["global.imagePullSecrets={registry}"]),
+    )?;
+    let pod = pods(&all)?.into_iter().next().context("a pod")?;
+    ensure!(pod.spec.get("imagePullSecrets").is_none(), "{}", pod.spec);
+    Ok(())
+}
+
 /// The longest name that Kubernetes takes gives names that it takes as well, and what refers to them follows.
 #[test]
 fn long_names_stay_within_kubernetes_limits() -> Result<()> {

@@ -68,7 +68,7 @@ fn a_memory_limit_is_the_users() -> Result<()> {
         (&[], ""),
         (&["memoryLimit=256Mi"], "256Mi"),
         (&["memoryLimit=3Gi", "extraArgs.memory-limit=64Mi"], "64Mi"),
-        (&["memoryLimit=3Gi", "ownFlags=false", "tests.enabled=false"], ""),
+        (&["memoryLimit=3Gi", "ownFlags=false"], ""),
     ];
     for (sets, expected) in tries {
         let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();

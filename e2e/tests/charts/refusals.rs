@@ -47,7 +47,6 @@ const AGENT: &[Refusal] = &[
     // Refused by the templates.
     ("token-deployment", &["sync.interval=20s"], "sync.interval is 20s, above sync.intervalCap (10s)"),
     ("token-deployment", &["extraVolumes[0].name=konnectivity"], "extraVolumes has a volume konnectivity"),
-    ("go-image", &["tests.enabled=true"], "needs a program that Go's image does not have"),
     ("everything", &["auth.mtls.certManager.renewBefore=2160h"], "renewBefore is 2160h, not below duration"),
     ("everything", &["prometheus.podMonitor.interval=9s"], "scrapeTimeout is 10s, above interval (9s)"),
     ("token-deployment", &["image.registry="], "image.registry is empty"),
@@ -189,7 +188,6 @@ const SERVER: &[Refusal] = &[
     ),
     ("deployment", &["extraVolumes[0].name=konnectivity"], "extraVolumes has a volume konnectivity"),
     ("static-pod", &["extraVolumes[0].name=host-0,extraVolumes[0].emptyDir.medium="], "has a volume host-0"),
-    ("go-image", &["tests.enabled=true"], "needs a program that Go's image does not have"),
     (
         "everything",
         &["agentListener.tls.certManager.renewBefore=90m,agentListener.tls.certManager.duration=1h"],
@@ -200,6 +198,11 @@ const SERVER: &[Refusal] = &[
         "uds-daemonset",
         &["agentListener.tls.hostPath.cert=/etc/kubernetes/pki/apiserver.crt"],
         "/etc/kubernetes/pki would be mounted as a whole, with the keys of the cluster",
+    ),
+    (
+        "uds-daemonset",
+        &["agentListener.tls.hostPath.cert=/etc/kubernetes/pki/etcd/server.crt"],
+        "/etc/kubernetes/pki/etcd would be mounted as a whole",
     ),
     (
         "uds-daemonset",
@@ -277,13 +280,17 @@ const SERVER: &[Refusal] = &[
         "refers to the Secret or ConfigMap pair, which a static pod cannot mount",
     ),
     ("static-pod", &["imagePullSecrets[0].name=registry"], "give kubelet the credentials of the registry"),
-    ("static-pod", &["global.imagePullSecrets={registry}"], "give kubelet the credentials of the registry"),
     (
         "static-pod",
         &["extraVolumes[0].name=a", "extraVolumes[0].configMap.name=a"],
         "has configMap in extraVolumes",
     ),
     ("static-pod", &["extraVolumes[0].secret.secretName=a"], "has secret in extraVolumes"),
+    (
+        "static-pod",
+        &["extraVolumes[0].name=a", "extraVolumes[0].projected.sources[0].serviceAccountToken.path=a"],
+        "has serviceAccountToken in extraVolumes",
+    ),
     (
         "static-pod",
         &["extraContainerSpec.envFrom[0].configMapRef.name=a"],
@@ -426,6 +433,14 @@ fn values_that_programs_start_with_are_taken() -> Result<()> {
     let longest = SOCKET_OF_108_BYTES.strip_suffix('s').context("a name")?;
     for set in [longest, "agentListener.externalHost=fd00::1", "egressSelector.frontendHost=[fd00::1]"] {
         text(Chart::Server, &Chart::Server.case("uds-daemonset"), &[set.to_owned()]).context(set)?;
+    }
+    let own_folder = "agentListener.tls.hostPath.cert=/etc/kubernetes/pki/konnectivity/tls.crt,\
+        agentListener.tls.hostPath.key=/etc/kubernetes/pki/konnectivity/tls.key";
+    let fields_of_the_pod = "extraVolumes[0].name=a,\
+        extraVolumes[0].projected.sources[0].downwardAPI.items[0].path=a,\
+        extraVolumes[0].projected.sources[0].downwardAPI.items[0].fieldRef.fieldPath=metadata.name";
+    for set in [own_folder, fields_of_the_pod] {
+        text(Chart::Server, &Chart::Server.case("static-pod"), &[set.to_owned()]).context(set)?;
     }
     Ok(())
 }
