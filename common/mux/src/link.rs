@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use crate::conn::{Buffer, Conn, Fill, Fin, Growth, Usage};
+use crate::conn::{Buffer, Conn, Fill, Fin, Growth, Phase, Usage};
 use crate::event::{Cause, Control, Disposition, Dropped, Event, Transmit};
 use crate::limits::{Limits, Negotiated, bdp};
 use crate::memory::Memory;
@@ -315,7 +315,7 @@ impl<S: Side, P: Payload> Link<S, P> {
         if self.dials.get(&conn.random) == Some(&key) {
             self.dials.remove(&conn.random);
         }
-        if conn.has_target() {
+        if conn.phase() == (Phase::Dialing { queued: true }) {
             self.schedule.forget_dial(&self.table);
         }
         self.schedule.forget_ended(&self.table);
