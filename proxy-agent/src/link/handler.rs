@@ -12,7 +12,6 @@ use flags::GoDuration;
 use futures_util::FutureExt;
 use mux::{Agent, ConnKey, ConnectId, Time, TraceContext};
 use serve::logs::Peer;
-use serve::traces::Kind;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::WaitForCancellationFutureOwned;
@@ -210,7 +209,7 @@ impl<R: Resolve> LinkHandler<Agent> for AgentLinkHandler<R> {
             conns.link().dialed(key, Err(MEMORY_PRESSURE.to_owned()));
             return;
         }
-        let mut span = self.links.tracer.span("dial endpoint", Kind::Server, trace);
+        let mut span = self.links.tracer.span("dial endpoint", trace);
         span.set("server.address", &address);
         span.set("konnectivity.server.id", &self.server.id);
         let (began, trace_id) = (Instant::now(), span.trace_id());
