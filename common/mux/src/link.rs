@@ -41,9 +41,9 @@ pub trait Side: Sized {
     #[doc(hidden)]
     fn both_ended<P: Payload>(_link: &mut Link<Self, P>, _now: Time, _key: ConnKey) {}
 
-    /// Tells both the peer and the local end that an open connection broke.
+    /// Resets an open connection: tells both the peer and the local end that it broke.
     #[doc(hidden)]
-    fn hang_up<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey, cause: Cause);
+    fn reset<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey, cause: Cause);
 
     /// The answer to DATA of an unknown connection.
     #[doc(hidden)]

@@ -222,7 +222,7 @@ impl Side for Server {
         link.change(key, |conn| conn.close(listens));
     }
 
-    fn hang_up<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey, cause: Cause) {
+    fn reset<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey, cause: Cause) {
         link.request_close(now, key, CLOSE_TIMEOUT);
         link.notify(key, CloseReason::Broken(cause));
     }
