@@ -219,9 +219,9 @@ impl<S: Side + Default> End<S> {
                 }
                 Event::ShutDown { key } => assert_eq!(self.queue(key), Some(&mut 0), "shut down too early"),
                 Event::Ended { key, .. } => self.ended(key),
-                Event::Draining | Event::ServersTold { servers: 1.. } => {}
+                Event::Draining | Event::ServerCount { servers: 1.. } => {}
                 Event::ProbeWanted => {}
-                Event::ProbeAnswered | Event::ServersTold { servers: 0 } => panic!("no probe was sent"),
+                Event::ProbeAnswered | Event::ServerCount { servers: 0 } => panic!("no probe was sent"),
             }
         }
         let queued: usize = self.open.iter().map(|(_, queue)| queue).sum();

@@ -30,10 +30,10 @@ fn start(config: args::Config) -> anyhow::Result<()> {
     for line in &config.flag_lines {
         tracing::info!("{line}");
     }
-    let (insist, last_words) = (process.signals.clone(), process.logs.last_words());
+    let (insist, exit_log) = (process.signals.clone(), process.logs.exit_log());
     process.ops.handle().spawn(async move {
         insist.second().await;
-        last_words.exit("second signal, exiting at once", 1);
+        exit_log.exit("second signal, exiting at once", 1);
     });
 
     let handshakes = handshake_runtime()?;

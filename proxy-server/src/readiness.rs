@@ -11,7 +11,7 @@ use serve::http::health::Condition;
 use serve::logs::Peer;
 use tokio::time::Instant;
 
-use crate::backends::{BackendManager, ReadinessPolicy, Strategy};
+use crate::backends::{AgentView, BackendManager, ReadinessPolicy, Strategy};
 
 /// Readiness conditions that follow from the life of the process. Shared between the listeners and the health port.
 #[derive(Debug)]
@@ -71,12 +71,12 @@ impl Readiness {
 
 /// What is wrong with the agents although dials find one.
 fn doubts<L: Clone>(backends: &BackendManager<L>) -> String {
-    let mut doubts = vec![ejected(backends)];
-    let agents = backends.agent_count();
-    if agents > 0 && backends.agents_not_ready() == agents {
-        doubts.push(match agents {
+    let agents = backends.agents();
+    let mut doubts = vec![ejected(&agents)];
+    if !agents.is_empty() && agents.iter().all(|agent| !agent.ready) {
+        doubts.push(match agents.len() {
             1 => "the only agent is not ready: it drains, is ejected or does not answer".to_owned(),
-            _ => format!("none of {agents} agents is ready: all drain, are ejected or do not answer"),
+            all => format!("none of {all} agents is ready: all drain, are ejected or do not answer"),
         });
     }
     doubts.extend(backends.empty_zone().map(|zone| format!("no agent has zone={zone} of --prefer-zone")));
@@ -85,8 +85,8 @@ fn doubts<L: Clone>(backends: &BackendManager<L>) -> String {
 }
 
 /// The ejected agents, for `?verbose`: at most ten, because agents choose their ids.
-fn ejected<L: Clone>(backends: &BackendManager<L>) -> String {
-    let ejected = backends.ejected(Instant::now());
+fn ejected(agents: &[AgentView]) -> String {
+    let ejected = AgentView::ejected(agents, Instant::now());
     let few = ejected.iter().take(10).map(|(id, rest)| format!("{} for {} s", Peer(id), rest.as_secs()));
     let few: Vec<String> = few.collect();
     match ejected.len() {

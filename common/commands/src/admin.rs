@@ -73,11 +73,11 @@ impl Admin {
         })
     }
 
-    /// The document with the whole of one list, read page by page up to one that is incomplete. `query` may have more conditions.
-    pub(crate) async fn whole(&self, list: List, query: &str) -> Result<Status, Exit> {
+    /// The document with the whole of one list, read page by page up to one that is incomplete.
+    pub(crate) async fn all_pages(&self, list: List) -> Result<Status, Exit> {
         let name = list.name(self.program == Program::Agent.name());
         let page = async |offset: usize| {
-            self.status(&format!("list={name}&limit={MAX_LIMIT}&offset={offset}{query}")).await
+            self.status(&format!("list={name}&limit={MAX_LIMIT}&offset={offset}")).await
         };
         let mut all = page(0).await?;
         let mut offset = MAX_LIMIT;
@@ -227,7 +227,7 @@ mod tests {
                 }
             });
             let admin = Admin::new(Program::Agent, AdminFlags { admin_address });
-            let all = admin.whole(List::Connections, "").await.unwrap();
+            let all = admin.all_pages(List::Connections).await.unwrap();
             assert_eq!((all.connections.len(), all.incomplete), (rows, incomplete));
             server.abort();
         }

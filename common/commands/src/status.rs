@@ -48,8 +48,8 @@ pub(crate) async fn run(program: Program, line: Vec<OsString>) -> Result<Exit, E
     }
     let admin = Admin::new(program, admin);
     let status = match list {
-        "agents" | "servers" => admin.whole(List::Peers, "").await?,
-        "connections" => admin.whole(List::Connections, "").await?,
+        "agents" | "servers" => admin.all_pages(List::Peers).await?,
+        "connections" => admin.all_pages(List::Connections).await?,
         _ => admin.status("").await?,
     };
     let text = match flags.json {

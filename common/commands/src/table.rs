@@ -3,7 +3,7 @@
 
 use std::fmt::{self, Display};
 
-use status::words::misleads;
+use status::words::is_deceptive;
 use status::{Column, Status};
 
 /// A table with a head; every row has as many cells.
@@ -57,7 +57,7 @@ pub(crate) fn shown(text: &str) -> String {
     }
     let mut shown = String::with_capacity(text.len());
     for letter in text.chars() {
-        if misleads(letter) {
+        if is_deceptive(letter) {
             shown.extend(letter.escape_default());
         } else {
             shown.push(letter);

@@ -72,7 +72,7 @@ impl<S: Side> Conns<S> {
     }
 
     /// The same without local ends that finish after the end of their connection.
-    pub(crate) fn living_ends(&self) -> usize {
+    pub(crate) fn open_local_ends(&self) -> usize {
         self.locals.iter().flatten().filter(|local| local.close_reason.is_none()).count()
     }
 
@@ -291,12 +291,12 @@ impl<S: Side> Conns<S> {
     }
 
     /// Checks whether a local end without credit has gone.
-    pub(crate) fn poll_gone(&mut self, key: ConnKey, now: Time) {
+    pub(crate) fn poll_closed(&mut self, key: ConnKey, now: Time) {
         let Some(local) = self.living(key) else { return };
         let Some(io) = local.io.as_mut() else { return };
-        let gone = io.poll_gone(&mut Context::from_waker(&local.waker)).is_ready();
+        let closed = io.poll_closed(&mut Context::from_waker(&local.waker)).is_ready();
         self.report_ahead(key, now);
-        if gone {
+        if closed {
             self.link.local_closed(now, key);
         }
     }

@@ -44,7 +44,7 @@ pub trait LinkHandler<S> {
     fn probe_answered(&mut self) {}
 
     /// Agent: the server tells the number of servers, if it is a native one.
-    fn servers_told(&mut self, _servers: u32) {}
+    fn server_count(&mut self, _servers: u32) {}
 
     /// The stream has ended with this many connections; from now on no command opens one. The driver goes on until the local ends
     /// have taken what had arrived.

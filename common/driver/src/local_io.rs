@@ -35,10 +35,10 @@ pub trait LocalIo: Send {
 
     /// Called while this end's bytes lack credit: ready once this end has gone and has left only unread bytes. To find
     /// out, it may read arrived bytes into a bounded buffer.
-    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+    fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 
     /// Bytes that this end has read and that cannot be sent for lack of credit. The driver asks after
-    /// [`LocalIo::poll_gone`], and after each read until the result is zero.
+    /// [`LocalIo::poll_closed`], and after each read until the result is zero.
     fn held(&mut self) -> usize {
         0
     }
@@ -110,7 +110,7 @@ mod tests {
         fn poll_read(&mut self, _: &mut Context<'_>, _: usize) -> Poll<io::Result<Read>> {
             Poll::Pending
         }
-        fn poll_gone(&mut self, _: &mut Context<'_>) -> Poll<()> {
+        fn poll_closed(&mut self, _: &mut Context<'_>) -> Poll<()> {
             Poll::Pending
         }
         fn poll_write(&mut self, _: &mut Context<'_>, chunks: &mut Chunks<'_>) -> Poll<io::Result<()>> {

@@ -193,7 +193,7 @@ impl<S: Side + Default, W: Wire, H: LinkHandler<S>, M: Meter> Driver<S, W, H, M>
                 Event::Draining => self.handler.draining(),
                 Event::ProbeWanted => self.handler.probe_wanted(&mut self.conns),
                 Event::ProbeAnswered => self.handler.probe_answered(),
-                Event::ServersTold { servers } => self.handler.servers_told(servers),
+                Event::ServerCount { servers } => self.handler.server_count(servers),
             }
         }
     }
@@ -212,7 +212,7 @@ impl<S: Side + Default, W: Wire, H: LinkHandler<S>, M: Meter> Driver<S, W, H, M>
                 self.meter.paused(false);
             }
             self.conns.link.stream_lost(now);
-            self.handler.lost(&end, self.conns.living_ends());
+            self.handler.lost(&end, self.conns.open_local_ends());
             self.end = Some(end);
         }
     }

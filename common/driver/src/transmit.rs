@@ -40,7 +40,7 @@ impl<S: Side + Default, W: Wire, H: LinkHandler<S>, M: Meter> Driver<S, W, H, M>
                 }
                 Some(Transmit::Discard { key, max }) => left = left.saturating_sub(self.read(key, max, now)),
                 Some(Transmit::Linger { key, max }) => left = left.saturating_sub(self.conns.end(key, max)),
-                Some(Transmit::NoCredit { key }) => self.conns.poll_gone(key, now),
+                Some(Transmit::NoCredit { key }) => self.conns.poll_closed(key, now),
             }
         }
         true

@@ -154,8 +154,8 @@ fn warnings(flags: &[Flag], matches: &ArgMatches, given: &[Occurrence]) -> Vec<S
 
 fn values(flags: &[Flag], matches: &ArgMatches) -> Vec<(&'static str, String)> {
     let silent = [LogOptions::HEADING, ProgramFlags::HEADING].map(Some);
-    let told = flags.iter().filter(|flag| !silent.contains(&flag.arg.get_help_heading()));
-    told.map(|flag| (flag.name, (flag.shown)(matches, flag.name))).collect()
+    let announced = flags.iter().filter(|flag| !silent.contains(&flag.arg.get_help_heading()));
+    announced.map(|flag| (flag.name, (flag.shown)(matches, flag.name))).collect()
 }
 
 fn changed(flags: &[Flag], matches: &ArgMatches, defaults: &ArgMatches) -> Vec<(&'static str, String)> {

@@ -113,12 +113,12 @@ impl KeepaliveFlags {
 /// The kernel's view of a connection's peer.
 pub trait PeerKernel: std::fmt::Debug + Send + Sync {
     /// The current acknowledgment state; `None` if it is not available.
-    fn look(&self) -> Option<Acknowledgment>;
+    fn acknowledgment(&self) -> Option<Acknowledgment>;
 }
 
 impl PeerKernel for TcpPeer {
-    fn look(&self) -> Option<Acknowledgment> {
-        TcpPeer::look(self).ok()
+    fn acknowledgment(&self) -> Option<Acknowledgment> {
+        TcpPeer::acknowledgment(self).ok()
     }
 }
 
@@ -178,7 +178,7 @@ impl KeepaliveHandle {
 
     /// Takes effect at once, including the idle time so far.
     pub fn set_keepalive(&self, keepalive: Keepalive) {
-        self.tell(|state| state.keepalive = keepalive);
+        self.update(|state| state.keepalive = keepalive);
     }
 
     pub(super) fn settings(&self) -> Keepalive {
@@ -187,18 +187,18 @@ impl KeepaliveHandle {
 
     /// Sends a ping now, unless one is unanswered.
     pub fn probe(&self) {
-        self.tell(|state| state.probe = true);
+        self.update(|state| state.probe = true);
     }
 
     /// The peer answers on another connection. If a ping is unanswered on this one, the connection ends after
     /// [`Keepalive::half_open_timeout`] unless something is read: the peer's program lives, so the path does not.
     pub fn supersede(&self) {
-        self.tell(|state| state.superseded = true);
+        self.update(|state| state.superseded = true);
     }
 
     /// The peer says on another connection that it has lost this one, which ends at once.
     pub fn lost_by_peer(&self) {
-        self.tell(|state| state.lost_by_peer = true);
+        self.update(|state| state.lost_by_peer = true);
     }
 
     /// Measures the RTT from now on, by at most `pings` pings. A low RTT, or a high one that the kernels measure too, needs only
@@ -210,7 +210,7 @@ impl KeepaliveHandle {
         let (next, lowest) = (Instant::now(), Duration::MAX);
         let check = next + lanes.map_or(RTT_CHECK_INTERVAL, |lanes| until_check(next, lanes));
         let measurement = Measurement { pings, left: pings, next, lowest, check };
-        self.tell(|state| state.measurement = Some(measurement));
+        self.update(|state| state.measurement = Some(measurement));
     }
 
     /// The lowest RTT since the last measurement, once there is one.
@@ -232,7 +232,7 @@ impl KeepaliveHandle {
         let rose = state.rtt.is_some_and(rose);
         let measuring = state.measurement.as_ref().is_some_and(|measurement| measurement.left > 0);
         drop(state);
-        let between_kernels = || self.kernel.get()?.look()?.min_rtt;
+        let between_kernels = || self.kernel.get()?.acknowledgment()?.min_rtt;
         let by_kernels = if measuring && needs_wide_window(took) { between_kernels() } else { None };
         let mut state = self.state.lock();
         let Some(measurement) = &mut state.measurement else { return false };
@@ -265,11 +265,11 @@ impl KeepaliveHandle {
     /// effect.
     pub fn watch_kernel(&self, kernel: Arc<dyn PeerKernel>) {
         self.kernel.get_or_init(|| kernel);
-        self.tell(|_| {});
+        self.update(|_| {});
     }
 
     /// The driver's view at the start of its turn. `pinging`: a ping is unanswered.
-    pub(super) fn look(&self, cx: &Context<'_>, now: Instant, pinging: bool) -> Requests {
+    pub(super) fn take_requests(&self, cx: &Context<'_>, now: Instant, pinging: bool) -> Requests {
         let mut state = self.state.lock();
         match &mut state.driver {
             Some(driver) => driver.clone_from(cx.waker()),
@@ -301,7 +301,7 @@ impl KeepaliveHandle {
     }
 
     /// Changes the state, and wakes the driver.
-    fn tell(&self, change: impl FnOnce(&mut State)) {
+    fn update(&self, change: impl FnOnce(&mut State)) {
         let mut state = self.state.lock();
         change(&mut state);
         if let Some(driver) = state.driver.take() {

@@ -162,7 +162,7 @@ impl Pinger {
             self.keepalive.rose(lowest);
         }
         let Requests { keepalive, mut probe, check, next_sample, superseded, lost_by_peer } =
-            self.keepalive.look(cx, now, self.ping_sent.is_some());
+            self.keepalive.take_requests(cx, now, self.ping_sent.is_some());
         if lost_by_peer {
             return Poll::Ready(PeerLost::HalfOpen);
         }
@@ -253,7 +253,7 @@ impl Pinger {
         let Some(kernel) = self.keepalive.kernel.get() else { return Ok(None) };
         if now >= self.next_kernel_sample(silent_since) {
             self.last_kernel_sample = now;
-            let seen = kernel.look();
+            let seen = kernel.acknowledgment();
             self.unacknowledged = seen.zip(silent_since).is_some_and(|(seen, since)| {
                 seen.outstanding && seen.last_received >= now.saturating_duration_since(since)
             });

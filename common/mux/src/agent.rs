@@ -85,8 +85,8 @@ impl<P: Payload> Link<Agent, P> {
                 return self.unknown(id);
             }
             // No connection has such an id: the server probes this packet loop.
-            let told = u32::try_from(!id.0).ok().filter(|servers| *servers > 0);
-            self.events.extend(told.map(|servers| Event::ServersTold { servers }));
+            let count = u32::try_from(!id.0).ok().filter(|servers| *servers > 0);
+            self.events.extend(count.map(|servers| Event::ServerCount { servers }));
             return Disposition::Handled;
         };
         if self.phase(key) == Some(Phase::Open) {
@@ -147,7 +147,7 @@ impl Side for Agent {
         Self::close(link, now, key, true);
     }
 
-    fn hang_up<P: Payload>(link: &mut Link<Self, P>, _now: Time, key: ConnKey, cause: Cause) {
+    fn reset<P: Payload>(link: &mut Link<Self, P>, _now: Time, key: ConnKey, cause: Cause) {
         let said_all = link.table.get(key).is_some_and(|conn| conn.state.fin_sent());
         let text = match &cause {
             // The endpoint had sent all its bytes, so the frontend sees an orderly end, as without half-close.

@@ -49,10 +49,10 @@ impl<S: Side, P: Payload> Link<S, P> {
             let due = last_activity.after(S::MAX_HALF_CLOSED_IDLE);
             if due > now { self.arm(key, Some(due)) } else { S::idle(self, now, key) }
         } else if let Some(due) = conn.state.departed_due() {
-            if due > now { self.arm(key, Some(due)) } else { S::hang_up(self, now, key, Cause::FlushTimeout) }
+            if due > now { self.arm(key, Some(due)) } else { S::reset(self, now, key, Cause::FlushTimeout) }
         } else if let Some(text) = conn.state.write_failure() {
             let cause = Cause::Local(text.to_owned());
-            S::hang_up(self, now, key, cause);
+            S::reset(self, now, key, cause);
         }
     }
 
@@ -112,7 +112,7 @@ impl<S: Side, P: Payload> Link<S, P> {
     /// Ends a connection for a cause on this side, if its local end has not been notified of an end.
     pub(crate) fn break_off(&mut self, now: Time, key: ConnKey, cause: Cause) {
         match self.phase(key) {
-            Some(Phase::Open) => S::hang_up(self, now, key, cause),
+            Some(Phase::Open) => S::reset(self, now, key, cause),
             Some(Phase::Closing { .. }) => self.notify(key, CloseReason::Broken(cause)),
             Some(Phase::Flushing) => self.finish_flush(key, Some(cause)),
             Some(Phase::Dialing { .. } | Phase::Tombstone) | None => {}

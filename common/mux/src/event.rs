@@ -164,7 +164,7 @@ pub enum Event {
     /// Server: the agent has answered [`crate::Link::probe`].
     ProbeAnswered,
     /// Agent: the server's probe tells the number of servers, if it is a native server's.
-    ServersTold {
+    ServerCount {
         /// The number, at least 1.
         servers: u32,
     },
@@ -180,7 +180,7 @@ impl Event {
             | Event::DialFailed { key, .. }
             | Event::ShutDown { key }
             | Event::Ended { key, .. } => Some(*key),
-            Event::Draining | Event::ProbeWanted | Event::ProbeAnswered | Event::ServersTold { .. } => None,
+            Event::Draining | Event::ProbeWanted | Event::ProbeAnswered | Event::ServerCount { .. } => None,
         }
     }
 }

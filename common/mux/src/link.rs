@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use crate::conn::{Buffer, Conn, Fill, Fin, Growth, Usage};
+use crate::conn::{Buffer, Conn, Fill, Fin, Growth, Phase, Usage};
 use crate::event::{Cause, Control, Disposition, Dropped, Event, Transmit};
 use crate::limits::{Limits, Negotiated, bdp};
 use crate::memory::Memory;
@@ -41,9 +41,9 @@ pub trait Side: Sized {
     #[doc(hidden)]
     fn both_ended<P: Payload>(_link: &mut Link<Self, P>, _now: Time, _key: ConnKey) {}
 
-    /// Tells both the peer and the local end that an open connection broke.
+    /// Resets an open connection: tells both the peer and the local end that it broke.
     #[doc(hidden)]
-    fn hang_up<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey, cause: Cause);
+    fn reset<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey, cause: Cause);
 
     /// The answer to DATA of an unknown connection.
     #[doc(hidden)]
@@ -315,7 +315,7 @@ impl<S: Side, P: Payload> Link<S, P> {
         if self.dials.get(&conn.random) == Some(&key) {
             self.dials.remove(&conn.random);
         }
-        if conn.has_target() {
+        if conn.phase() == (Phase::Dialing { queued: true }) {
             self.schedule.forget_dial(&self.table);
         }
         self.schedule.forget_ended(&self.table);

@@ -179,7 +179,8 @@ impl Schedule {
                     return Some(answer(id));
                 }
                 Outgoing::Dial(key) => {
-                    let dial = table.get_mut(key).and_then(|conn| Some((conn.random, conn.take_target()?)));
+                    let dial =
+                        table.get_mut(key).and_then(|conn| Some((conn.random, conn.state.send_dial()?)));
                     if let Some((random, (protocol, address, trace))) = dial {
                         return Some(Packet::DialReq { random, protocol, address, trace });
                     }

@@ -73,9 +73,9 @@ impl<P: Payload> Link<Server, P> {
         let Some(conn) = self.table.get(key) else { return };
         let random = conn.random;
         match conn.phase() {
-            Phase::Dialing { sent } => {
+            Phase::Dialing { queued } => {
                 self.remove(key);
-                if sent {
+                if !queued {
                     self.side.canceled += 1;
                     self.send(Packet::DialCls { random });
                 }
@@ -163,7 +163,7 @@ impl<P: Payload> Link<Server, P> {
     /// The dial that was sent under this number and has no answer yet.
     fn unanswered_dial(&self, random: DialId) -> Option<ConnKey> {
         let key = *self.dials.get(&random)?;
-        (self.phase(key) == Some(Phase::Dialing { sent: true })).then_some(key)
+        (self.phase(key) == Some(Phase::Dialing { queued: false })).then_some(key)
     }
 
     fn open(&mut self, key: ConnKey, id: ConnectId) {
@@ -222,7 +222,7 @@ impl Side for Server {
         link.change(key, |conn| conn.close(listens));
     }
 
-    fn hang_up<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey, cause: Cause) {
+    fn reset<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey, cause: Cause) {
         link.request_close(now, key, CLOSE_TIMEOUT);
         link.notify(key, CloseReason::Broken(cause));
     }

@@ -484,8 +484,8 @@ fn a_probe_tells_the_number_of_servers() {
     let (mut link, mut agent) = (server(), agent());
     for (servers, told) in [
         (0, vec![]),
-        (1, vec![Event::ServersTold { servers: 1 }]),
-        (u32::MAX, vec![Event::ServersTold { servers: u32::MAX }]),
+        (1, vec![Event::ServerCount { servers: 1 }]),
+        (u32::MAX, vec![Event::ServerCount { servers: u32::MAX }]),
     ] {
         assert!(link.probe(servers));
         let [Packet::CloseReq { id }] = controls(&mut link)[..] else { panic!("no probe") };

@@ -208,7 +208,7 @@ impl<S: Side + Default + 'static> Driver<S> {
                 Event::Draining => self.draining += 1,
                 Event::ProbeWanted => {}
                 Event::ProbeAnswered => prop_assert!(false, "the link has sent no probe"),
-                Event::ServersTold { servers } => prop_assert!(*servers > 0),
+                Event::ServerCount { servers } => prop_assert!(*servers > 0),
             }
         }
         prop_assert!(self.draining <= 1, "draining is told twice");

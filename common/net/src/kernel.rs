@@ -135,7 +135,7 @@ impl TcpPeer {
     ///
     /// # Errors
     /// If the connection is not established any more, or the kernel has no sock_diag.
-    pub fn look(&self) -> io::Result<Acknowledgment> {
+    pub fn acknowledgment(&self) -> io::Result<Acknowledgment> {
         let kernel = socket_with(
             AddressFamily::NETLINK,
             SocketType::RAW,
@@ -156,7 +156,7 @@ impl TcpPeer {
 /// # Errors
 /// Those of setsockopt(2); the connection is most likely gone.
 pub fn bound_silence(stream: &TcpStream) -> io::Result<Option<TcpPeer>> {
-    let error = match TcpPeer::of(stream).map(|peer| (peer.look(), peer)) {
+    let error = match TcpPeer::of(stream).map(|peer| (peer.acknowledgment(), peer)) {
         Ok((Ok(_), peer)) => return Ok(Some(peer)),
         // A sample needs a descriptor; the next sample may get one.
         Ok((Err(error), peer)) if lacks_descriptors(&error) => return Ok(Some(peer)),

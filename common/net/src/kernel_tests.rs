@@ -94,13 +94,13 @@ async fn a_reader_that_stands_still_is_no_silent_host() {
         let (client, accepted) = stuffed(bind_tcp(host, 0).unwrap()).await;
         for stream in [&client, &accepted] {
             let peer = bound_silence(stream).unwrap().expect("sock_diag");
-            let seen = peer.look().unwrap();
+            let seen = peer.acknowledgment().unwrap();
             assert!(!seen.outstanding, "{host}");
             assert!(seen.min_rtt.is_some_and(|rtt| rtt < SECOND), "{host}: {:?}", seen.min_rtt);
             assert_eq!(SockRef::from(stream).tcp_user_timeout().unwrap(), None);
         }
         let peer = TcpPeer::of(&client).unwrap();
         drop((client, accepted));
-        assert!(peer.look().is_err(), "gone");
+        assert!(peer.acknowledgment().is_err(), "gone");
     }
 }

@@ -54,7 +54,7 @@ impl Process {
         let records = ConnectionLogWriter::start(records.connection_log.as_deref())?;
         records.register(own);
         let ops = OpsRuntime::start()?;
-        let signals = Signals::install(ops.handle(), &logs.last_words())?;
+        let signals = Signals::install(ops.handle(), &logs.exit_log())?;
         Ok(Self { registry, signals, records, logs, ops })
     }
 }

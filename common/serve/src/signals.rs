@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::logs::LastWords;
+use crate::logs::ExitLog;
 
 /// The exit code of Go's runtime for SIGQUIT, and for a SIGHUP that the kernel dropped.
 const GO_SIGNAL_EXIT: i32 = 2;
@@ -32,7 +32,7 @@ pub struct Signals(watch::Receiver<usize>);
 impl Signals {
     /// Handles SIGTERM and SIGINT, whose default action ends the process. `runtime` receives them: one that a busy data
     /// path cannot delay.
-    pub fn install(runtime: &Handle, last_words: &LastWords) -> io::Result<Self> {
+    pub fn install(runtime: &Handle, exit_log: &ExitLog) -> io::Result<Self> {
         let _context = runtime.enter();
         ignore(runtime, SignalKind::user_defined1(), "SIGUSR1")?;
         ignore(runtime, SignalKind::user_defined2(), "SIGUSR2")?;
@@ -40,9 +40,9 @@ impl Signals {
             // The handler stays after the listener is dropped.
             drop(signal(SignalKind::from_raw(ignored.as_raw()))?);
         }
-        end(runtime, SignalKind::quit(), "SIGQUIT: exiting at once", last_words)?;
+        end(runtime, SignalKind::quit(), "SIGQUIT: exiting at once", exit_log)?;
         if getpid() == Pid::INIT {
-            end(runtime, SignalKind::hangup(), "SIGHUP: exiting at once", last_words)?;
+            end(runtime, SignalKind::hangup(), "SIGHUP: exiting at once", exit_log)?;
         }
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -95,11 +95,11 @@ fn ignore(runtime: &Handle, kind: SignalKind, name: &'static str) -> io::Result<
 }
 
 /// Makes the signal end the process.
-fn end(runtime: &Handle, kind: SignalKind, message: &'static str, last_words: &LastWords) -> io::Result<()> {
-    let (mut received, last_words) = (signal(kind)?, last_words.clone());
+fn end(runtime: &Handle, kind: SignalKind, message: &'static str, exit_log: &ExitLog) -> io::Result<()> {
+    let (mut received, exit_log) = (signal(kind)?, exit_log.clone());
     runtime.spawn(async move {
         if received.recv().await.is_some() {
-            last_words.exit(message, GO_SIGNAL_EXIT);
+            exit_log.exit(message, GO_SIGNAL_EXIT);
         }
     });
     Ok(())
@@ -117,7 +117,7 @@ mod tests {
     #[tokio::test]
     async fn two_stages() {
         let (_subscriber, logs) = Logs::build(&Options::default()).expect("a log");
-        let signals = Signals::install(&Handle::current(), &logs.last_words()).expect("installs");
+        let signals = Signals::install(&Handle::current(), &logs.exit_log()).expect("installs");
         // Without a handler this would end the process.
         kill_process(getpid(), Signal::USR1).expect("a signal to oneself");
         kill_process(getpid(), Signal::USR2).expect("a signal to oneself");

@@ -83,7 +83,7 @@ pub fn ago(time: &str, now: &str) -> String {
 
 /// Whether the character could forge a line, or make a terminal or a browser display it differently: control characters,
 /// invisible characters, and those that change the direction of text.
-pub fn misleads(letter: char) -> bool {
+pub fn is_deceptive(letter: char) -> bool {
     letter.is_control()
         || matches!(letter, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }

@@ -208,7 +208,7 @@ impl<G: Send + Unpin> LocalIo for ConnContext<G> {
     }
 
     /// A gone endpoint leaves its bytes in the socket; if it goes without reading, the next write fails.
-    fn poll_gone(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_closed(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
         Poll::Pending
     }
 

@@ -12,7 +12,6 @@ use flags::GoDuration;
 use futures_util::FutureExt;
 use mux::{Agent, ConnKey, ConnectId, Time, TraceContext};
 use serve::logs::Peer;
-use serve::traces::Kind;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::WaitForCancellationFutureOwned;
@@ -80,7 +79,7 @@ pub(crate) struct AgentLinkHandler<R> {
     /// Questions for the status.
     reports: ReportRequests,
     /// When the server told the number of servers.
-    told: Option<Instant>,
+    counted: Option<Instant>,
 }
 
 impl<R: Resolve> AgentLinkHandler<R> {
@@ -103,7 +102,7 @@ impl<R: Resolve> AgentLinkHandler<R> {
             stop: Box::pin(control.stop.clone().cancelled_owned()),
             control,
             done: None,
-            told: None,
+            counted: None,
             open: Some(open),
             reports,
         }
@@ -210,7 +209,7 @@ impl<R: Resolve> LinkHandler<Agent> for AgentLinkHandler<R> {
             conns.link().dialed(key, Err(MEMORY_PRESSURE.to_owned()));
             return;
         }
-        let mut span = self.links.tracer.span("dial endpoint", Kind::Server, trace);
+        let mut span = self.links.tracer.span("dial endpoint", trace);
         span.set("server.address", &address);
         span.set("konnectivity.server.id", &self.server.id);
         let (began, trace_id) = (Instant::now(), span.trace_id());
@@ -240,9 +239,9 @@ impl<R: Resolve> LinkHandler<Agent> for AgentLinkHandler<R> {
         self.dials.remove(&key);
     }
 
-    fn servers_told(&mut self, servers: u32) {
-        if self.server.native && self.told.is_none_or(|told| told.elapsed() >= MIN_COUNT_INTERVAL) {
-            self.told = Some(Instant::now());
+    fn server_count(&mut self, servers: u32) {
+        if self.server.native && self.counted.is_none_or(|counted| counted.elapsed() >= MIN_COUNT_INTERVAL) {
+            self.counted = Some(Instant::now());
             (self.control.observer)(ServerState::Servers(servers as usize));
         }
     }

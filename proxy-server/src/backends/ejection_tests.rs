@@ -29,7 +29,8 @@ fn sweep(manager: &BackendManager<()>) -> u64 {
 }
 
 fn ejected(manager: &BackendManager<()>) -> Vec<(String, Duration)> {
-    manager.ejected(Instant::now()).into_iter().map(|(id, rest)| (id.to_string(), rest)).collect()
+    let agents = manager.agents();
+    AgentView::ejected(&agents, Instant::now()).into_iter().map(|(id, rest)| (id.to_owned(), rest)).collect()
 }
 
 /// Ejects the agent and waits until it is tried again.

@@ -67,11 +67,12 @@ async fn simulate(agents: &[Behavior], rate: u32, time: Duration, seed: u64) -> 
         }
         if now >= swept + Duration::from_secs(1) {
             swept = now;
-            manager.sweep(&manager.agents(), now);
-            let ejected = manager.ejected(now);
+            let agents = manager.agents();
+            manager.sweep(&agents, now);
+            let ejected = AgentView::ejected(&agents, now);
             outcome.ejected = outcome.ejected.max(ejected.len());
             for (n, was) in was_ejected.iter_mut().enumerate() {
-                let is = ejected.iter().any(|(id, _)| **id == *format!("{n:04}"));
+                let is = ejected.iter().any(|(id, _)| *id == format!("{n:04}"));
                 outcome.ejections[n] += u32::from(is && !std::mem::replace(was, is));
                 *was = is;
             }

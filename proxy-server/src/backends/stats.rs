@@ -121,7 +121,7 @@ impl AgentStats {
     /// Whether the other agent should get the dial. Of two agents that are alike the first one gets it.
     pub(super) fn loses_to(&self, other: &Self, now: Instant) -> bool {
         // One lock at a time: another dial may compare the same two in the other order.
-        let ((admitted, load), (other_admitted, other_load)) = (self.look(), other.look());
+        let ((admitted, load), (other_admitted, other_load)) = (self.snapshot(), other.snapshot());
         match (admitted, other_admitted) {
             (true, false) => false,
             (false, true) => true,
@@ -130,7 +130,7 @@ impl AgentStats {
     }
 
     /// Whether a dial may use the agent, and its load.
-    fn look(&self) -> (bool, Load) {
+    fn snapshot(&self) -> (bool, Load) {
         let (mut load, admits) = {
             let (load, outlier) = &*self.0.state.lock();
             (*load, outlier.admits(load.in_flight()))

@@ -19,7 +19,7 @@ use driver::MemoryLimiter;
 use serve::logs::LogLimit;
 use serve::metrics::{CountBy, Gauge, Histogram, Lazy, LiveGuard};
 use serve::statusz::Journal;
-use serve::traces::{Kind, Tracer};
+use serve::traces::Tracer;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 pub use self::failure::{DialFailure, FailureReason};
@@ -170,7 +170,7 @@ impl Dialer {
     pub async fn dial(&self, target: &Target, stages: &mut DialStages) -> Result<Dialed, DialFailure> {
         debug_assert_ne!(target.address, PANIC_TARGET, "injected by a test");
         let _pending = LiveGuard::enter(&self.metrics.pending);
-        stages.span = self.tracer.span("dial", Kind::Server, None);
+        stages.span = self.tracer.span("dial", None);
         stages.span.set("server.address", &target.address);
         let outcome = self.try_twice(target, Instant::now() + self.timeout, stages).await;
         stages.span.set("konnectivity.agent.id", stages.agent.as_deref().unwrap_or_default());

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serve::traces::{Kind, OpenSpan};
+use serve::traces::OpenSpan;
 use tokio::time::Instant;
 
 /// What a dial has done so far. It outlives a dial that is canceled.
@@ -41,7 +41,7 @@ impl DialStages {
         self.span.stage("select agent", self.answered.or(self.sent).unwrap_or(self.began), now);
         self.attempts += 1;
         (self.sent, self.answered) = (Some(now), None);
-        self.span.child("DIAL_REQ", Kind::Client)
+        self.span.child("DIAL_REQ")
     }
 
     /// The time from the request to the last DIAL_REQ: the choice of an agent, the wait for a free slot, and earlier attempts.

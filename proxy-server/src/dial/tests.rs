@@ -6,7 +6,7 @@ use serve::metrics::{Exposition, Registry};
 use super::*;
 use crate::agent_stream::testing::Command;
 use crate::backends::{
-    Backend, Identifiers, OutlierMetrics, Registration, Selection, Strategy, keep_sweeping,
+    AgentView, Backend, Identifiers, OutlierMetrics, Registration, Selection, Strategy, keep_sweeping,
 };
 use crate::captured_log::CapturedLog;
 use crate::limits::MAX_PENDING_DIALS;
@@ -90,7 +90,8 @@ impl Bench {
         let backends = self.dialer.backends.clone();
         let outliers = OutlierMetrics::register(&mut Registry::default());
         let _ = tokio::time::timeout(SOON, keep_sweeping(backends, outliers)).await;
-        self.dialer.backends.ejected(Instant::now()).into_iter().map(|(id, _)| id.to_string()).collect()
+        let agents = self.dialer.backends.agents();
+        AgentView::ejected(&agents, Instant::now()).into_iter().map(|(id, _)| id.to_owned()).collect()
     }
 
     async fn dial(&self) -> Result<Dialed, DialFailure> {

@@ -187,7 +187,7 @@ impl Client {
     }
 
     async fn send_as(&self, call: &Call) -> Result<(Response<Incoming>, Pooled), ApiError> {
-        let presented = self.0.config.credentials.show().await.map_err(ApiError::credentials)?;
+        let presented = self.0.config.credentials.present().await.map_err(ApiError::credentials)?;
         loop {
             let mut pooled = match self.0.pool.take() {
                 Some(pooled) => pooled,

@@ -54,7 +54,7 @@ impl Credentials {
     ///
     /// # Errors
     /// Why they are not available now, without a secret.
-    pub(crate) async fn show(&self) -> Result<PresentedCredentials, String> {
+    pub(crate) async fn present(&self) -> Result<PresentedCredentials, String> {
         let header = match self {
             Self::None => None,
             Self::Token(header) => Some(header.clone()),
@@ -64,7 +64,7 @@ impl Credentials {
                 let header = spawn_blocking(move || read(&file)).await.map_err(io::Error::from).flatten();
                 Some(header.map_err(|error| format!("token file {path:?}: {error}"))?)
             }
-            Self::Exec(exec) => return exec.show().await,
+            Self::Exec(exec) => return exec.present().await,
         };
         Ok(PresentedCredentials { header, identity: None })
     }

@@ -121,7 +121,7 @@ impl Exec {
     }
 
     /// The current credentials; runs the program if there are none or they expire soon.
-    pub(super) async fn show(&self) -> Result<PresentedCredentials, String> {
+    pub(super) async fn present(&self) -> Result<PresentedCredentials, String> {
         let (shared, asked) = (Arc::clone(&self.0), Instant::now());
         // A task, which continues if its caller gives up.
         let run = tokio::spawn(async move {
@@ -250,7 +250,7 @@ mod tests {
         });
         let plugin = serde_json::from_value(plugin).unwrap();
         let exec = Exec::new(plugin, folder.path(), || Ok(Value::Null)).unwrap();
-        let run = tokio::spawn(async move { exec.show().await });
+        let run = tokio::spawn(async move { exec.present().await });
         // Waits for the shell's child; the paused clock does not advance in the meantime.
         let mut pipe = spawn_blocking(|| {
             let mut pipe = File::open(pipe).unwrap();

@@ -148,7 +148,7 @@ async fn plug_in_gets_the_cluster_info() {
     assert!(load(&path).unwrap_err().to_string().contains("certificate-authority"));
     std::fs::write(folder.path().join("ca.crt"), "authority").unwrap();
     let credentials = load(&path).unwrap().credentials;
-    assert!(credentials.show().await.is_err(), "it prints nothing");
+    assert!(credentials.present().await.is_err(), "it prints nothing");
     let info = std::fs::read_to_string(folder.path().join("info")).unwrap();
     let info: Value = serde_json::from_str(&info).unwrap();
     let want = serde_json::json!({

@@ -230,7 +230,7 @@ impl LocalIo for PipeIo {
         chunks.poll_write_to(Pin::new(&mut self.io), cx).map_ok(drop)
     }
 
-    fn poll_gone(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_closed(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
         Poll::Pending
     }
 

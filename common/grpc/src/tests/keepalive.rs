@@ -139,7 +139,7 @@ async fn a_peer_that_does_not_answer_is_unresponsive_and_keeps_its_connection() 
 struct Says(Acknowledgment);
 
 impl PeerKernel for Says {
-    fn look(&self) -> Option<Acknowledgment> {
+    fn acknowledgment(&self) -> Option<Acknowledgment> {
         Some(self.0)
     }
 }

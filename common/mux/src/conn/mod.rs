@@ -13,16 +13,13 @@ use self::flow::Credit;
 use self::state::State;
 use crate::event::Cause;
 use crate::limits::{Limits, Windows};
-use crate::packet::{ConnectId, DialId, TraceContext};
+use crate::packet::{ConnectId, DialId};
 use crate::payload::Payload;
 use crate::time::Time;
 
 pub use self::buffer::{Buffer, Fill};
 pub(crate) use self::flow::Growth;
-pub(crate) use self::state::{Fin, Phase};
-
-/// The target of a dial: protocol, address and trace.
-pub(crate) type Target = (String, String, Option<TraceContext>);
+pub(crate) use self::state::{Fin, Phase, Target};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Conn<P> {
@@ -30,8 +27,6 @@ pub(crate) struct Conn<P> {
     pub(crate) random: DialId,
     /// Set from `Open` on. The link's index contains it as long as the peer may use it.
     pub(crate) id: Option<ConnectId>,
-    /// Server: the target of the dial, until DIAL_REQ is sent.
-    target: Option<Box<Target>>,
     /// The bytes that wait for the local end, and how fast they drain.
     recv: Buffer<P>,
     recv_rate: Option<DrainRate>,
@@ -72,12 +67,12 @@ pub(crate) struct Advanced {
 }
 
 impl<P: Payload> Conn<P> {
+    /// A dial. At the server, its target.
     pub(crate) fn dialing(random: DialId, target: Option<Target>) -> Self {
         Conn {
-            state: State::dialing(),
+            state: State::dialing(target),
             random,
             id: None,
-            target: target.map(Box::new),
             recv: Buffer::default(),
             recv_rate: None,
             ahead: 0,
@@ -114,20 +109,6 @@ impl<P: Payload> Conn<P> {
             Some(credit) if credit.inflow.is_full() => Fill::Full,
             _ => Fill::Room,
         }
-    }
-
-    // ---- the dial ----
-
-    /// Server: the target of a dial whose DIAL_REQ was not sent.
-    pub(crate) fn take_target(&mut self) -> Option<Target> {
-        let target = self.target.take()?;
-        self.state.dial_sent();
-        Some(*target)
-    }
-
-    /// Whether DIAL_REQ was not sent.
-    pub(crate) fn has_target(&self) -> bool {
-        self.target.is_some()
     }
 
     /// Returns true if a GRANT became due.

@@ -22,7 +22,11 @@
 //! only keeps the connect id so that late packets are not counted as unknown.
 
 use crate::event::Cause;
+use crate::packet::TraceContext;
 use crate::time::Time;
+
+/// The target of a dial: protocol, address and trace.
+pub(crate) type Target = (String, String, Option<TraceContext>);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct State {
@@ -31,8 +35,8 @@ pub(crate) struct State {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Inner {
-    /// Server: DIAL_REQ is queued or sent. Agent: the dialer is running.
-    Dialing { sent: bool },
+    /// Server: DIAL_REQ is queued as long as this is its target, or sent. Agent: the dialer is running.
+    Dialing(Option<Box<Target>>),
     /// Both directions flow, or one of them still does.
     Open { local: Local, remote: Remote },
     /// Server: the frontend has ended and CLOSE_REQ was sent; the link waits for CLOSE_RSP. If the frontend `listens`,
@@ -93,7 +97,7 @@ pub(crate) struct Flush {
 /// Where a connection is, for the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
-    Dialing { sent: bool },
+    Dialing { queued: bool },
     Open,
     Closing { listens: bool },
     Flushing,
@@ -114,13 +118,13 @@ pub(crate) enum Fin {
 }
 
 impl State {
-    pub(super) fn dialing() -> Self {
-        State { inner: Inner::Dialing { sent: false } }
+    pub(super) fn dialing(target: Option<Target>) -> Self {
+        State { inner: Inner::Dialing(target.map(Box::new)) }
     }
 
     pub(super) fn phase(&self) -> Phase {
         match &self.inner {
-            Inner::Dialing { sent } => Phase::Dialing { sent: *sent },
+            Inner::Dialing(target) => Phase::Dialing { queued: target.is_some() },
             Inner::Open { .. } => Phase::Open,
             Inner::Closing { listens, .. } => Phase::Closing { listens: *listens },
             Inner::Flushing(_) => Phase::Flushing,
@@ -205,11 +209,10 @@ impl State {
 
     // ---- transitions ----
 
-    /// Server: DIAL_REQ is sent.
-    pub(super) fn dial_sent(&mut self) {
-        if let Inner::Dialing { sent } = &mut self.inner {
-            *sent = true;
-        }
+    /// Server: DIAL_REQ is sent now, to this target. None if the dial has ended.
+    pub(crate) fn send_dial(&mut self) -> Option<Target> {
+        let Inner::Dialing(target) = &mut self.inner else { return None };
+        target.take().map(|target| *target)
     }
 
     pub(super) fn open(&mut self) {
@@ -254,7 +257,7 @@ impl State {
                 Fin::Late
             }
             Inner::Open { .. } | Inner::Closing { .. } | Inner::Flushing(_) => Fin::AfterEnd,
-            Inner::Dialing { .. } | Inner::Tombstone => Fin::Late,
+            Inner::Dialing(_) | Inner::Tombstone => Fin::Late,
         }
     }
 

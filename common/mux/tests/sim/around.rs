@@ -184,9 +184,9 @@ impl Around {
             Packet::CloseRsp { error, .. }
                 if error != "Unknown connectID" && error != "unrecognized connectID" =>
             {
-                pair.last_words += 1;
+                pair.close_responses += 1;
                 pair.error_named = !error.is_empty();
-                ensure!(pair.last_words == 1, "a second CLOSE_RSP of {id}");
+                ensure!(pair.close_responses == 1, "a second CLOSE_RSP of {id}");
                 let endpoint = &pair.ends[1];
                 let answers = endpoint.peer_closed && !endpoint.source_over && !endpoint.failed;
                 ensure!(
@@ -320,7 +320,7 @@ impl Around {
                 }
                 Event::ProbeWanted => self.probe_wanted = true,
                 Event::ProbeAnswered => {}
-                Event::ServersTold { .. } => ensure!(false, "no number was sent"),
+                Event::ServerCount { .. } => ensure!(false, "no number was sent"),
             }
         }
         Ok(())

@@ -70,7 +70,7 @@ impl World {
                 "the endpoint of connection {conn} was told no end"
             );
             if endpoint.end.is_some() && !lost {
-                ensure!(pair.last_words == 1, "connection {conn}: {} CLOSE_RSP", pair.last_words);
+                ensure!(pair.close_responses == 1, "connection {conn}: {} CLOSE_RSP", pair.close_responses);
             }
         }
         Ok(())

@@ -46,7 +46,7 @@ pub(crate) struct Pair {
     pub(crate) ends: [LocalEnd; 2],
     pub(crate) id: Option<ConnectId>,
     /// How many CLOSE_RSP the agent sent while it knew the connect id.
-    pub(crate) last_words: u8,
+    pub(crate) close_responses: u8,
     /// The agent's close contained an error.
     pub(crate) error_named: bool,
 }
@@ -82,8 +82,12 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(scenario: &Scenario) -> Self {
-        let pair =
-            Pair { ends: [LocalEnd::new(), LocalEnd::new()], id: None, last_words: 0, error_named: false };
+        let pair = Pair {
+            ends: [LocalEnd::new(), LocalEnd::new()],
+            id: None,
+            close_responses: 0,
+            error_named: false,
+        };
         let mut pair = pair;
         if let Some(windows) = scenario.negotiated.credits {
             pair.ends[0].allowed = windows.send.into();

@@ -31,8 +31,8 @@ pub enum Rotated {
 type Look<M> = Result<M, String>;
 
 /// Watches the files of `tls` for as long as it is polled, every `every` (above zero). `name` names them in the log;
-/// `told` is called once for each change.
-pub async fn watch<R: Rotating>(tls: R, name: &'static str, every: Duration, mut told: impl FnMut(Rotated)) {
+/// `note` is called once for each change.
+pub async fn watch<R: Rotating>(tls: R, name: &'static str, every: Duration, mut note: impl FnMut(Rotated)) {
     let tls = Arc::new(tls);
     let mut refused: Option<Look<R::Material>> = None;
     let mut rounds = interval(every);
@@ -51,7 +51,7 @@ pub async fn watch<R: Rotating>(tls: R, name: &'static str, every: Duration, mut
         if in_use(&*tls, &seen) {
             if refused.take().is_some() {
                 tracing::info!(files = name, "the files hold again what is in use");
-                told(Rotated::Restored);
+                note(Rotated::Restored);
             }
             continue;
         }
@@ -65,12 +65,12 @@ pub async fn watch<R: Rotating>(tls: R, name: &'static str, every: Duration, mut
         let Err(why) = taken else {
             refused = None;
             tracing::info!(files = name, "changed files are in use for new handshakes");
-            told(Rotated::Taken(tls.validities()));
+            note(Rotated::Taken(tls.validities()));
             continue;
         };
         if refused.as_ref() != Some(&seen) {
             tracing::error!(files = name, error = why, "changed files cannot be used, what was in use stays");
-            told(Rotated::Refused(why));
+            note(Rotated::Refused(why));
         }
         refused = Some(seen);
     }

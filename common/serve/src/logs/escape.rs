@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 
 use serde::{Serialize, Serializer};
-use status::words::misleads;
+use status::words::is_deceptive;
 
 /// The longest logged string of a peer, in bytes.
 const PEER_LIMIT: usize = 256;
@@ -84,7 +84,7 @@ fn append(out: &mut String, text: &str, in_quotes: bool) {
                 out.push('\\');
                 out.push(c);
             }
-            c if misleads(c) => escape(out, c),
+            c if is_deceptive(c) => escape(out, c),
             c => out.push(c),
         }
     }

@@ -104,16 +104,16 @@ impl Logs {
     }
 
     /// A handle that ends the process at once from any thread, after writing the queue.
-    pub fn last_words(&self) -> LastWords {
-        LastWords(Arc::clone(&self.queue))
+    pub fn exit_log(&self) -> ExitLog {
+        ExitLog(Arc::clone(&self.queue))
     }
 }
 
-/// See [`Logs::last_words`].
+/// See [`Logs::exit_log`].
 #[derive(Debug, Clone)]
-pub struct LastWords(Arc<Queue>);
+pub struct ExitLog(Arc<Queue>);
 
-impl LastWords {
+impl ExitLog {
     /// Writes the queue and one line, then ends the process with `code`, after 200 ms at the latest, even if standard
     /// error blocks.
     pub fn exit(self, message: &'static str, code: i32) -> ! {
@@ -124,7 +124,7 @@ impl LastWords {
             fatal(message);
             let _ = done.send(());
         };
-        let said = thread::Builder::new().name("last words".to_owned()).spawn(say);
+        let said = thread::Builder::new().name("exit log".to_owned()).spawn(say);
         if said.is_ok() {
             let _ = ended.recv_timeout(2 * URGENT_FLUSH_TIMEOUT);
         }

@@ -44,8 +44,8 @@ struct Shared {
 }
 
 /// The role of a span.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+#[derive(Clone, Copy)]
+enum Kind {
     /// Work inside the program.
     Internal = 1,
     /// It serves a request.
@@ -73,15 +73,15 @@ impl Tracer {
         Self(Some(Arc::new(Shared { queue, ratio, results })))
     }
 
-    /// A span that begins now, in the trace of `parent`, or in a new one.
-    pub fn span(&self, name: &'static str, kind: Kind, parent: Option<TraceContext>) -> OpenSpan {
+    /// A span of a request to this program that begins now, in the trace of `parent`, or in a new one.
+    pub fn span(&self, name: &'static str, parent: Option<TraceContext>) -> OpenSpan {
         let Some(tracer) = &self.0 else { return OpenSpan::default() };
         let own = parent.unwrap_or_else(|| TraceContext {
             trace: rand::random::<u128>().max(1),
             span: 0,
             sampled: rand::random::<f32>() < tracer.ratio,
         });
-        OpenSpan::begin(tracer, name, kind, own, Instant::now())
+        OpenSpan::begin(tracer, name, Kind::Server, own, Instant::now())
     }
 }
 
@@ -121,11 +121,11 @@ impl OpenSpan {
         self.context.filter(|context| context.sampled).map(|context| format!("{:032x}", context.trace))
     }
 
-    /// A span within this one that begins now.
-    pub fn child(&self, name: &'static str, kind: Kind) -> OpenSpan {
+    /// A span of a request to a peer, within this one, that begins now.
+    pub fn child(&self, name: &'static str) -> OpenSpan {
         match (self.context, &self.recorded) {
             (Some(context), Some(recorded)) => {
-                OpenSpan::begin(&recorded.1, name, kind, context, Instant::now())
+                OpenSpan::begin(&recorded.1, name, Kind::Client, context, Instant::now())
             }
             // The peer must know that the trace is not recorded.
             (context, _) => OpenSpan { context, recorded: None },

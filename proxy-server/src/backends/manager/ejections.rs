@@ -126,12 +126,20 @@ pub struct AgentView {
     /// None of its streams answers.
     pub(in crate::backends) unresponsive: bool,
     /// It has a stream for new dials.
-    pub(in crate::backends) ready: bool,
+    pub(crate) ready: bool,
 }
 
-#[cfg(test)]
 impl AgentView {
+    /// The ejected ones of these agents, each with the rest of its time, by name.
+    pub(crate) fn ejected(agents: &[Self], now: Instant) -> Vec<(&str, Duration)> {
+        let ejected = agents.iter().filter_map(|agent| Some((&*agent.id, agent.stats.ejected_for(now)?)));
+        let mut ejected: Vec<_> = ejected.collect();
+        ejected.sort_unstable();
+        ejected
+    }
+
     /// An agent that does not answer.
+    #[cfg(test)]
     pub(crate) fn unresponsive(id: &str) -> Self {
         Self { id: id.into(), stats: AgentStats::new(Instant::now()), unresponsive: true, ready: false }
     }
@@ -160,17 +168,8 @@ impl<L: Clone> BackendManager<L> {
         ejections
     }
 
-    /// The ejected agents, each with the rest of its time, by name.
-    pub fn ejected(&self, now: Instant) -> Vec<(Arc<str>, Duration)> {
-        let agents = self.agents().into_iter();
-        let mut ejected: Vec<_> =
-            agents.filter_map(|agent| Some((agent.id, agent.stats.ejected_for(now)?))).collect();
-        ejected.sort_unstable();
-        ejected
-    }
-
     /// All agents.
-    pub(in crate::backends) fn agents(&self) -> Vec<AgentView> {
+    pub(crate) fn agents(&self) -> Vec<AgentView> {
         let state = self.shared.state.read();
         let unresponsive = |id: &LinkId| state.links.get(id).is_some_and(Link::is_unresponsive);
         let ready = |id: &LinkId| state.links.get(id).is_some_and(|link| link.health() == Health::Ready);

@@ -158,7 +158,7 @@ impl<S: Socket> LocalIo for SocketIo<S> {
         Poll::Ready(Ok(Read::Data(bytes)))
     }
 
-    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         // A socket that is not read wakes no task, so it is checked periodically.
         let look = self.look.get_or_insert_with(|| Box::pin(sleep(GONE_CHECK_INTERVAL)));
         while look.as_mut().poll(cx).is_ready() {

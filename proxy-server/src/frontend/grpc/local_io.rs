@@ -49,7 +49,7 @@ pub struct GrpcIo<W> {
     /// The client has closed after the bytes in `ahead`. When this expires, the close is answered even if they are still queued.
     closed: Option<Pin<Box<Sleep>>>,
     /// The endpoint sends no more, and the client has its CLOSE_RSP. When this expires, the client's last bytes have arrived.
-    told: Option<Pin<Box<Sleep>>>,
+    half_closed: Option<Pin<Box<Sleep>>>,
     barrier: FirstByteBarrier,
     log: ConnectionLog,
     chunks: ChunkSizer,
@@ -69,7 +69,7 @@ impl<W: Wire> GrpcIo<W> {
             gone_on: 0,
             more: None,
             closed: None,
-            told: None,
+            half_closed: None,
             barrier: FirstByteBarrier::start(),
             log,
             chunks: ChunkSizer::default(),
@@ -157,8 +157,8 @@ impl<W: Wire + Send> LocalIo for GrpcIo<W> {
                 // A lost stream counts as closed, too: the bytes that the client has sent are still delivered.
                 Poll::Ready(_) => return Poll::Ready(Ok(Read::Closed)),
                 Poll::Pending => {
-                    let Some(told) = &mut self.told else { return Poll::Pending };
-                    ready!(told.as_mut().poll(cx));
+                    let Some(half_closed) = &mut self.half_closed else { return Poll::Pending };
+                    ready!(half_closed.as_mut().poll(cx));
                     return Poll::Ready(Ok(Read::Closed));
                 }
             }
@@ -173,7 +173,7 @@ impl<W: Wire + Send> LocalIo for GrpcIo<W> {
 
     /// Reads ahead, within the client's window, to see its close. So the close is answered in time even if earlier bytes are
     /// still queued.
-    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.stream.wire.hold_back(true);
         while self.closed.is_none() {
             match self.poll_order(cx) {
@@ -228,9 +228,9 @@ impl<W: Wire + Send> LocalIo for GrpcIo<W> {
         ready!(self.barrier.poll_lifted(cx));
         let packet = self.stream.machine.handle_backend_fin();
         self.pass_on_end(packet);
-        let told = self.told.insert(Box::pin(sleep(LINGER)));
+        let half_closed = self.half_closed.insert(Box::pin(sleep(LINGER)));
         // Its expiry wakes the connection, which is then read.
-        let _pending = told.as_mut().poll(cx);
+        let _pending = half_closed.as_mut().poll(cx);
         Poll::Ready(Ok(()))
     }
 

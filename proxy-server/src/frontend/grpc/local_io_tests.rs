@@ -83,7 +83,7 @@ async fn small_messages_go_on_as_one() {
 async fn read_ahead_bytes_are_held_until_they_are_sent() {
     let mut local = open(vec![data(1_000); 4]);
     let mut cx = Context::from_waker(Waker::noop());
-    assert!(local.poll_gone(&mut cx).is_pending(), "the client stays");
+    assert!(local.poll_closed(&mut cx).is_pending(), "the client stays");
     let mut seen = vec![local.held()];
     for _ in 0..4 {
         let Poll::Ready(Ok(Read::Data(bytes))) = local.poll_read(&mut cx, 1_000) else { panic!("bytes") };
@@ -117,12 +117,12 @@ async fn a_client_whose_bytes_wait_gets_window_for_its_close() {
     let mut local = open(vec![data(100_000); 7].into_iter().chain(close));
     local.stream.wire.window = 400_000;
     let began = Instant::now();
-    poll_fn(|cx| local.poll_gone(cx)).await;
+    poll_fn(|cx| local.poll_closed(cx)).await;
     assert_eq!((began.elapsed(), local.held()), (WINDOW_RETURN_INTERVAL, 700_000));
 
     let mut local = open(vec![data(100_000); 30]);
     local.stream.wire.window = 400_000;
-    let gone = timeout(Duration::from_secs(3600), poll_fn(|cx| local.poll_gone(cx))).await;
+    let gone = timeout(Duration::from_secs(3600), poll_fn(|cx| local.poll_closed(cx))).await;
     assert!(gone.is_err() && local.held() == 800_000, "{}", local.held());
 }
 
@@ -132,7 +132,7 @@ async fn small_messages_that_wait_are_copied() {
     let buffer = Bytes::from(vec![7; 16 << 10]);
     let mut local =
         open((0..4).map(|at| Packet::Data { id: CONNECTION, payload: buffer.slice(at..at + 16) }));
-    assert!(local.poll_gone(&mut Context::from_waker(Waker::noop())).is_pending(), "the client stays");
+    assert!(local.poll_closed(&mut Context::from_waker(Waker::noop())).is_pending(), "the client stays");
     assert_eq!(local.held(), 64);
     assert!(buffer.is_unique());
 }

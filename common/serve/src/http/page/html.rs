@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Write};
 
-use status::words::misleads;
+use status::words::is_deceptive;
 
 /// A document, or a part of one.
 #[derive(Debug, Default)]
@@ -39,7 +39,7 @@ impl Write for Escaped<'_> {
                 '>' => self.0.push_str("&gt;"),
                 '"' => self.0.push_str("&#34;"),
                 '\'' => self.0.push_str("&#39;"),
-                letter if misleads(letter) => self.0.push('\u{fffd}'),
+                letter if is_deceptive(letter) => self.0.push('\u{fffd}'),
                 letter => self.0.push(letter),
             }
         }
@@ -70,7 +70,7 @@ mod tests {
         fn no_text_leaves_its_node(text in any::<String>()) {
             let escaped = escaped(&text);
             prop_assert!(!escaped.contains(['<', '>', '"', '\'']));
-            prop_assert!(!escaped.chars().any(misleads));
+            prop_assert!(!escaped.chars().any(is_deceptive));
             let mut shown = escaped;
             for (entity, letter) in
                 [("&lt;", "<"), ("&gt;", ">"), ("&#34;", "\""), ("&#39;", "'"), ("&amp;", "&")]
@@ -79,7 +79,7 @@ mod tests {
             }
             let expected: String = text
                 .chars()
-                .map(|letter| if misleads(letter) { '\u{fffd}' } else { letter })
+                .map(|letter| if is_deceptive(letter) { '\u{fffd}' } else { letter })
                 .collect();
             prop_assert_eq!(shown, expected);
         }
