@@ -5,7 +5,7 @@
 //! window closed for that time, although the peer's kernel answers every window probe (`tcp_probe_timer` in Linux;
 //! measured with 6.18: after 30.5 s with a time-out of 30 s, never without). Without that option the kernel gives up a
 //! host that vanished with unacknowledged bytes only after some 15 minutes. So the option stays off, and
-//! [`TcpPeer::look`] asks the kernel for the connection's `tcp_info` (sock_diag(7): needs no privilege and no
+//! [`TcpPeer::acknowledgment`] asks the kernel for the connection's `tcp_info` (sock_diag(7): needs no privilege and no
 //! descriptor of the connection, takes some 20 µs). [`HostSilence`] evaluates the answers.
 //!
 //! If the kernel has no sock_diag (in some sandboxes), TCP_USER_TIMEOUT is used: see [`bound_silence`].
