@@ -2,6 +2,7 @@
 //! caller checks the host and the port.
 
 use std::fmt;
+use std::net::IpAddr;
 
 /// Why a text is not `HOST`, `HOST:PORT`, `[HOST]` or `[HOST]:PORT`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +50,11 @@ pub fn host_port(text: &str) -> Option<(&str, u16)> {
 /// The host without the brackets of an IPv6 address, if it has them.
 pub fn unbracketed(host: &str) -> &str {
     host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host)
+}
+
+/// Whether the host, without brackets, is on this machine: `localhost` in lower case, or a loopback address.
+pub fn is_loopback(host: &str) -> bool {
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
 }
 
 /// `HOST:PORT`, with brackets around a host that has colons. The given host may have them already.

@@ -162,6 +162,16 @@ fn flood(auth: &AgentAuth, tokens: usize) -> tokio::task::JoinSet<()> {
     flood
 }
 
+/// One token from each of this many addresses.
+fn from_each_address(auth: &AgentAuth, addresses: u32) -> tokio::task::JoinSet<Result<Admitted, Refused>> {
+    let mut all = tokio::task::JoinSet::new();
+    for n in 0..addresses {
+        let auth = auth.clone();
+        all.spawn(async move { admit_from(&peer_at(n), &auth, &[&format!("Bearer t{n}")]).await });
+    }
+    all
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_flood_of_one_address_leaves_turns_to_others() {
     for tokens in [500, 2 * MAX_PENDING_REVIEWS_PER_ADDRESS] {
@@ -191,12 +201,7 @@ async fn a_flood_of_one_address_is_no_failure_of_the_api() {
 async fn a_wait_for_a_turn_shortens_the_call() {
     let api = Arc::new(Api { delay: Duration::from_secs(4), ..Api::default() });
     let (auth, _) = auth(&api, None);
-    let mut all = tokio::task::JoinSet::new();
-    for n in 0..33 {
-        let auth = auth.clone();
-        all.spawn(async move { admit_from(&peer_at(n), &auth, &[&format!("Bearer t{n}")]).await.is_err() });
-    }
-    all.join_all().await;
+    from_each_address(&auth, 33).join_all().await;
     assert_eq!((api.asked(), *api.last_limit.lock()), (33, Duration::from_secs(6)));
 }
 
@@ -347,16 +352,11 @@ async fn an_api_that_hangs_is_unavailable_after_ten_seconds() {
     let api = Arc::new(Api { delay: Duration::from_secs(3_600), ..Api::default() });
     let (auth, _) = auth(&api, None);
     let began = Instant::now();
-    let mut all = tokio::task::JoinSet::new();
-    for n in 0..100 {
-        let auth = auth.clone();
-        all.spawn(async move {
-            admit_from(&peer_at(n), &auth, &[&format!("Bearer t{n}")]).await.unwrap_err().code
-        });
-    }
+    let all = from_each_address(&auth, 100);
     sleep(Duration::from_secs(9)).await;
     assert_eq!(api.asked(), 32, "the others wait for their turn");
-    assert!(all.join_all().await.into_iter().all(|code| code == Code::Unavailable));
+    let mut refused = all.join_all().await.into_iter().map(|admitted| admitted.unwrap_err().code);
+    assert!(refused.all(|code| code == Code::Unavailable));
     assert_eq!(began.elapsed().as_secs(), 10);
 }
 

@@ -1,12 +1,12 @@
 //! A kubeconfig: the cluster and the user of its current context. Follows client-go's `clientcmd` for one named file:
 //! relative paths are relative to the file's folder, data takes precedence over files.
 
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use net::env_proxy::Proxy;
+use net::host_port::is_loopback;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -99,9 +99,7 @@ fn resolve(file: File, folder: &Path) -> Result<Config, String> {
     let identity = identity(&user, folder)?;
     let info = || cluster_info(&server, ca.as_ref(), &cluster);
     let credentials = credentials(user, folder, info)?;
-    let is_loopback = server.host == "localhost"
-        || server.host.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback());
-    let stays_here = is_loopback && proxy.is_none();
+    let stays_here = is_loopback(&server.host) && proxy.is_none();
     if !(server.https || stays_here || matches!(credentials, Credentials::None)) {
         return Err(format!(
             "the user's credentials would travel in the clear, because the server {server} is not https: \

@@ -9,13 +9,14 @@
 //! | no `Origin`, and for POST the header [`COMMAND_HEADER`] | web pages: their POST gets no own header without a preflight, which no route answers, and neither does their PUT |
 //! | `Host` is `localhost` or a loopback address | web pages whose name resolves to this host (DNS rebinding) |
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{ALLOW, HeaderValue, ORIGIN};
 use http::{Method, StatusCode};
+use net::host_port::is_loopback;
 use serde::Serialize;
 use status::COMMAND_HEADER;
 use tokio::sync::Semaphore;
@@ -82,9 +83,7 @@ pub(super) fn refusal(request: &Request, method: &Method) -> Option<Response> {
     }
     let host = host(request);
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    let is_here = host.eq_ignore_ascii_case("localhost")
-        || host.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback());
-    if !is_here {
+    if !is_loopback(&host.to_ascii_lowercase()) {
         return refused(StatusCode::FORBIDDEN, "the Host must be localhost or a loopback address");
     }
     None

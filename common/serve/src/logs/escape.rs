@@ -66,7 +66,7 @@ pub(super) fn quoted(out: &mut String, text: &str) {
 
 /// Puts what `out` has from `start` on into double quotes.
 pub(super) fn quote(out: &mut String, start: usize) {
-    if out.get(start..).is_some_and(|text| is_printable_ascii(text) && !text.contains(['"', '\\'])) {
+    if out.get(start..).is_some_and(|text| is_unescaped(text, true)) {
         out.insert(start, '"');
         return out.push('"');
     }
@@ -75,7 +75,7 @@ pub(super) fn quote(out: &mut String, start: usize) {
 }
 
 fn append(out: &mut String, text: &str, in_quotes: bool) {
-    if is_printable_ascii(text) && !(in_quotes && text.contains(['"', '\\'])) {
+    if is_unescaped(text, in_quotes) {
         return out.push_str(text);
     }
     for c in text.chars() {
@@ -88,6 +88,11 @@ fn append(out: &mut String, text: &str, in_quotes: bool) {
             c => out.push(c),
         }
     }
+}
+
+/// Whether the text is appended as it is. False for all but printable ASCII.
+fn is_unescaped(text: &str, in_quotes: bool) -> bool {
+    is_printable_ascii(text) && !(in_quotes && text.contains(['"', '\\']))
 }
 
 /// Nearly every text is, and is copied as a whole: to look at each character takes a tenth of a dial's instructions.

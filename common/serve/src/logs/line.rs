@@ -210,16 +210,18 @@ const COMPACT: &[BorrowedFormatItem<'_>] =
 
 /// Appends a time since 1970 with microseconds, as lines of this format have it.
 fn push_time(out: &mut String, since_epoch: Duration, format: Format) {
+    let micros = since_epoch.subsec_micros();
     SECOND.with_borrow_mut(|(second, [text, json])| {
         if *second != since_epoch.as_secs() {
             *second = since_epoch.as_secs();
             (*text, *json) = (utc(since_epoch, KLOG), utc(since_epoch, RFC_3339));
         }
-        out.push_str(if format == Format::Text { text } else { json });
+        // Writing to a String cannot fail.
+        let _ = match format {
+            Format::Text => write!(out, "{text}.{micros:06}"),
+            Format::Json => write!(out, "{json}.{micros:06}Z"),
+        };
     });
-    // Writing to a String cannot fail.
-    let _ =
-        write!(out, ".{:06}{}", since_epoch.subsec_micros(), if format == Format::Text { "" } else { "Z" });
 }
 
 /// A time since 1970, in UTC.
