@@ -73,6 +73,10 @@ fn judge(packet: proto::Packet, length: usize) -> Result<Incoming, &'static str>
     let Ok(kind) = PacketType::try_from(packet.r#type) else {
         return Ok(Incoming::Unknown(packet.r#type));
     };
+    // It says nothing more. Go does not read the payload.
+    if kind == Drain {
+        return Ok(Incoming::Packet(Packet::Drain));
+    }
     let payload = packet.payload.ok_or("a type without its payload")?;
     Ok(Incoming::Packet(match (kind, payload) {
         (DialReq, Payload::DialRequest(mut it)) => {
@@ -98,7 +102,6 @@ fn judge(packet: proto::Packet, length: usize) -> Result<Incoming, &'static str>
             Packet::Data { id: ConnectId(it.connect_id), payload }
         }
         (DialCls, Payload::CloseDial(it)) => Packet::DialCls { random: DialId(it.random) },
-        (Drain, Payload::Drain(_)) => Packet::Drain,
         (Grant, Payload::Grant(it)) => Packet::Grant { id: ConnectId(it.connect_id), offset: it.offset },
         (Fin, Payload::Fin(it)) => Packet::Fin { id: ConnectId(it.connect_id) },
         _ => return Err("a type with another's payload"),

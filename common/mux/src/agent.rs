@@ -152,6 +152,8 @@ impl Side for Agent {
         let text = match &cause {
             // The endpoint had sent all its bytes, so the frontend sees an orderly end, as without half-close.
             Cause::Local(_) if said_all => String::new(),
+            // A Go agent reports no failed endpoint: konnectivity-client would return the text from Close.
+            Cause::Local(_) if link.negotiated == Negotiated::default() => String::new(),
             cause => cause.to_string(),
         };
         link.say_closed(key, text);

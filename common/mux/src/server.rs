@@ -144,7 +144,10 @@ impl<P: Payload> Link<Server, P> {
                 self.fail_dial(key, DialError::Closed);
                 Disposition::Handled
             }
-            None => self.unexpected_dial_answer(random),
+            None => {
+                self.unexpected_dial_answer(random);
+                Disposition::Late
+            }
         }
     }
 

@@ -95,7 +95,10 @@ fn open_at(link: Lengths<Server>) -> (Lengths<Server>, ConnKey) {
 
 /// An agent's link with one open connection, number 1.
 fn open_at_agent() -> (Lengths<Agent>, ConnKey) {
-    let mut link = agent();
+    opened(agent())
+}
+
+fn opened(mut link: Lengths<Agent>) -> (Lengths<Agent>, ConnKey) {
     let request =
         Packet::DialReq { random: DialId(5), protocol: "tcp".into(), address: "a:1".into(), trace: None };
     assert_eq!(link.handle_packet(T0, request), Disposition::Handled);
@@ -159,7 +162,8 @@ fn an_agents_dial_cls_ends_the_dial_that_it_names() {
     assert_eq!(link.handle_packet(T0, Packet::DialCls { random: DialId(1) }), Disposition::Late);
     let (mut link, key) = dialing();
     let unknown = Packet::DialCls { random: DialId(2) };
-    assert_eq!(link.handle_packet(T0, unknown), Disposition::Dropped(Dropped::UnknownDial));
+    // Go's server counts no failure for it.
+    assert_eq!(link.handle_packet(T0, unknown), Disposition::Late);
     assert_eq!(link.handle_packet(T0, Packet::DialCls { random: DialId(1) }), Disposition::Handled);
     assert_eq!(events(&mut link), [Event::DialFailed { key, error: DialError::Closed }]);
     assert!(link.is_empty());
@@ -419,7 +423,7 @@ fn a_local_end_that_takes_no_more_and_does_not_end_is_broken_after_a_minute() {
     link.handle_timeout(at(59));
     assert_eq!(events(&mut link), []);
     link.handle_timeout(at(60));
-    assert_eq!(controls(&mut link), [Packet::CloseRsp { id: ONE, error: "broken pipe".into() }]);
+    assert_eq!(controls(&mut link), [Packet::CloseRsp { id: ONE, error: String::new() }]);
     let cause = Cause::Local("broken pipe".into());
     assert_eq!(events(&mut link), [Event::Ended { key, end: CloseReason::Broken(cause) }]);
     assert_eq!(link.poll_timeout(), None);
@@ -628,12 +632,16 @@ fn end_of_an_endpoint_flushes_accepted_data() {
 }
 
 #[test]
-fn an_endpoints_error_rides_in_close_rsp() {
-    let (mut link, key) = open_at_agent();
-    link.end_source(T0, key, SourceEnd::Failed("connection reset by peer".into()));
-    assert_eq!(controls(&mut link), [Packet::CloseRsp { id: ONE, error: "connection reset by peer".into() }]);
-    let cause = Cause::Local("connection reset by peer".into());
-    assert_eq!(events(&mut link), [Event::Ended { key, end: CloseReason::Broken(cause) }]);
+fn an_endpoints_error_rides_in_close_rsp_to_a_native_server() {
+    let text = "connection reset by peer".to_owned();
+    let native = Negotiated { half_close: true, ..Negotiated::default() };
+    for (negotiated, error) in [(Negotiated::default(), String::new()), (native, text.clone())] {
+        let (mut link, key) = opened(Lengths::new(Limits::default(), negotiated));
+        link.end_source(T0, key, SourceEnd::Failed(text.clone()));
+        assert_eq!(controls(&mut link), [Packet::CloseRsp { id: ONE, error }]);
+        let cause = Cause::Local(text.clone());
+        assert_eq!(events(&mut link), [Event::Ended { key, end: CloseReason::Broken(cause) }]);
+    }
 }
 
 #[test]

@@ -77,6 +77,11 @@ impl AdversarialServer {
         Ok(Self { address, links, tasks: [accepting, serving] })
     }
 
+    /// Refuses further connections. Open ones continue.
+    pub fn stop_listening(&self) {
+        self.tasks[0].abort();
+    }
+
     /// The address for agents.
     pub fn address(&self) -> SocketAddr {
         self.address

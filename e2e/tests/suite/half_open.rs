@@ -4,7 +4,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use e2e::adversarial::{AdversarialServer, dial_req};
+use e2e::adversarial::{AdversarialServer, close_req, data, dial_req};
 use e2e::balancer::{Balancer, End};
 use e2e::endpoints::Endpoint;
 use e2e::exchange::{echo, expect_any_end, works};
@@ -12,6 +12,7 @@ use e2e::figures::say;
 use e2e::pair::{Pair, Setup};
 use e2e::payload::Payload;
 use e2e::wait::within_limit;
+use proto::Packet;
 use proto::packet::Payload as Body;
 use tokio::time::Instant;
 
@@ -122,8 +123,31 @@ async fn goaway_moves_new_dials_and_no_connection() -> Result<()> {
     ensure!(matches!(first.expect("a DRAIN").await?.payload, Some(Body::Drain(_))), "it drains");
     second.send(dial_req(2, &endpoint.target())).await?;
     ensure!(matches!(second.expect("a DIAL_RSP").await?.payload, Some(Body::DialResponse(_))), "it works");
-    first.send(e2e::adversarial::data(opened.connect_id, "still here".to_owned())).await?;
+    first.send(data(opened.connect_id, "still here")).await?;
     ensure!(matches!(first.expect("the echo").await?.payload, Some(Body::Data(_))), "it continues");
     ensure!(agent.process.said("GOAWAY received, opening another stream"), "the log names the reason");
+    Ok(())
+}
+
+/// A Go server that stops waits until its streams have ended, and accepts no others.
+#[tokio::test]
+async fn without_a_successor_a_stream_ends_after_goaway_once_it_is_idle() -> Result<()> {
+    let pair = Setup::grpc().agents(0).start().await?;
+    let mut server =
+        AdversarialServer::start_with_age(&pair.pki, "upstream", 1, Duration::from_secs(1)).await?;
+    let _agent = pair.agent_at("agent", server.address())?;
+    let mut link = server.link().await?;
+    server.stop_listening();
+    let endpoint = Endpoint::echo().await?;
+    link.send(dial_req(1, &endpoint.target())).await?;
+    let Some(Body::DialResponse(opened)) = link.expect("the DIAL_RSP").await?.payload else {
+        anyhow::bail!("the dial failed");
+    };
+    ensure!(matches!(link.expect("a DRAIN").await?.payload, Some(Body::Drain(_))), "it drains");
+    link.send(data(opened.connect_id, "still here")).await?;
+    ensure!(matches!(link.expect("the echo").await?.payload, Some(Body::Data(_))), "it continues");
+    link.send(close_req(opened.connect_id)).await?;
+    let rest = link.end().await?;
+    ensure!(matches!(&rest[..], [Packet { payload: Some(Body::CloseResponse(_)), .. }]), "{rest:?}");
     Ok(())
 }

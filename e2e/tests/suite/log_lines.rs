@@ -1,7 +1,7 @@
 //! Events that the Go programs log, too, have Go's messages, keys and severity.
 
 use anyhow::{Result, ensure};
-use e2e::adversarial::{AdversarialAgent, AgentMeta, PacketStream, channel, dial_cls, dial_req};
+use e2e::adversarial::{AdversarialAgent, AgentMeta, PacketStream, channel, data, dial_cls, dial_req};
 use e2e::endpoints::{Endpoint, Refusing};
 use e2e::exchange::works;
 use e2e::frontend::Mode;
@@ -182,7 +182,7 @@ async fn flags_are_shown_at_the_start_as_go_shows_them() -> Result<()> {
 #[tokio::test]
 async fn ordinary_closes_are_no_losses_and_no_line_links_to_a_manual() -> Result<()> {
     for front in [Front::Unix, Front::Tls] {
-        let pair = Setup::new(Mode::Grpc, front).start().await?;
+        let pair = Setup::new(Mode::Grpc, front).server_arg("-v=2").start().await?;
         let endpoint = Endpoint::echo().await?;
         for _ in 0..5 {
             works(pair.frontend(), &endpoint.target()).await?;
@@ -191,10 +191,26 @@ async fn ordinary_closes_are_no_losses_and_no_line_links_to_a_manual() -> Result
         let process = &pair.server().process;
         process.wait_said("\"Stream read from agent cancelled\"").await?;
         pair.server().wait_metric("grpc_connections", &[("service_method", "Proxy")], 0.0).await?;
+        process.wait_said("\"Stream read from frontend cancelled\"").await?;
         for line in process.log() {
-            ensure!(!line.contains("docs.rs") && !line.contains("connection lost"), "{line}");
+            ensure!(
+                !line.starts_with('E') && !line.contains("docs.rs") && !line.contains("connection lost"),
+                "{line}"
+            );
         }
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_frontend_stream_that_fails_is_an_error() -> Result<()> {
+    let pair = Setup::grpc().start().await?;
+    let mut stream = pair.frontend().packets().await?;
+    let _ = stream.send(data(1, vec![0; 5 << 20])).await;
+    let failed = |line: &String| line.starts_with('E') && line.contains("Stream read from frontend failure");
+    let process = &pair.server().process;
+    process.wait_said("\"Stream read from frontend failure\"").await?;
+    ensure!(process.log().iter().any(failed), "{:#?}", process.log());
     Ok(())
 }
 

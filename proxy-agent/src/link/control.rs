@@ -17,6 +17,9 @@ const RTT_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The same after the measurement, because a path may become longer.
 const RTT_RECHECK_INTERVAL: Duration = Duration::from_secs(30);
 
+/// How long a stream that has seen GOAWAY waits for another stream to replace it. A Go server that stops waits for all its streams.
+const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// Serves a stream until it ends.
 pub trait LinkRunner<S>: Send + Sync + 'static {
     /// Runs until the stream and its connections have ended; controlled by `control`.
@@ -59,7 +62,7 @@ pub struct LinkControl {
 }
 
 /// Reports the states of the server, so that the set opens a replacement stream. Once it is open, the silence of this one means
-/// that its connection is half-open.
+/// that its connection is half-open. After GOAWAY the stream ends once it is idle, replaced or not.
 pub(super) async fn watch_server(
     keepalive: Arc<KeepaliveHandle>,
     going_away: CancellationToken,
@@ -70,7 +73,11 @@ pub(super) async fn watch_server(
     unresponsive.mark_changed();
     let (mut known, mut replaced) = (ServerState::Responsive, false);
     let (high_rtt, mut has_high_rtt) = (until_high_rtt(|| keepalive.rtt()), false);
-    tokio::pin!(high_rtt);
+    let unreplaced = async {
+        going_away.cancelled().await;
+        sleep(SUCCESSOR_TIMEOUT).await;
+    };
+    tokio::pin!(high_rtt, unreplaced);
     loop {
         let state = tokio::select! {
             () = control.retire.cancelled(), if !replaced => {
@@ -81,6 +88,12 @@ pub(super) async fn watch_server(
             () = &mut high_rtt, if !has_high_rtt => {
                 has_high_rtt = true;
                 (control.observer)(ServerState::HighRtt);
+                continue;
+            }
+            () = &mut unreplaced, if !replaced => {
+                replaced = true;
+                control.drain.cancel();
+                control.retire.cancel();
                 continue;
             }
             () = going_away.cancelled(), if known != ServerState::GoingAway => ServerState::GoingAway,

@@ -116,6 +116,9 @@ proptest! {
         if let Incoming::Packet(packet) = decode(message.clone()) {
             let encoded_packet = encoded(&packet);
             let mut decoded_packet = proto::Packet::decode(message).unwrap();
+            if packet == Packet::Drain {
+                decoded_packet.payload = Some(Payload::Drain(proto::Drain {}));
+            }
             match &mut decoded_packet.payload {
                 // Fields that our enum does not have.
                 Some(Payload::Data(it)) => it.error.clear(),
@@ -150,7 +153,11 @@ fn payload_is_a_slice_of_the_message() {
 fn verdicts_are_named() {
     let of = |bytes: &'static [u8]| decode(Bytes::from_static(bytes));
     assert_eq!(of(&[]), Incoming::Malformed("a type without its payload"));
-    assert_eq!(of(&[0x08, 0x06, 0x2a, 0x00]), Incoming::Malformed("a type with another's payload"));
+    assert_eq!(of(&[0x08, 0x03, 0x2a, 0x00]), Incoming::Malformed("a type with another's payload"));
+    // Go does not read the payload of DRAIN.
+    for drain in [&[0x08, 0x06][..], &[0x08, 0x06, 0x2a, 0x00]] {
+        assert_eq!(of(drain), Incoming::Packet(Packet::Drain));
+    }
     assert_eq!(of(&[0x08, 0x04, 0x22, 0x00]), Incoming::Malformed("DATA without bytes"));
     assert_eq!(of(&[0x08, 0x07, 0x42, 0x00]), Incoming::Unknown(7));
     assert_eq!(of(&[0x08, 0xff, 0xff, 0xff, 0xff, 0x0f, 0x42, 0x00]), Incoming::Unknown(-1));

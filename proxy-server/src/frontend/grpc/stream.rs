@@ -5,7 +5,7 @@
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use grpc::{Incoming, Wire, WireError};
+use grpc::{Code, Incoming, Wire, WireError};
 use mux::Packet;
 use serve::metrics::{PacketMeter, Segment};
 use tokio::time::Instant;
@@ -122,7 +122,12 @@ impl<W: Wire> Stream<W> {
                 Ok(None)
             }
             Some(Err(error)) => {
-                tracing::debug!(err = %error, "Stream read from frontend cancelled");
+                match error.code {
+                    Code::Canceled => {
+                        tracing::info!(target: "v2", err = %error, "Stream read from frontend cancelled")
+                    }
+                    _ => tracing::error!(err = %error, "Stream read from frontend failure"),
+                }
                 self.metrics.stream_error(Segment::FromClient, error.code, None);
                 self.wire.fail(&error);
                 (self.ended, self.lost) = (true, true);
