@@ -6,6 +6,7 @@ use std::fmt::Write;
 use http::StatusCode;
 
 use super::routes::{Request, Response, Routes, compressible, text};
+use crate::logs::LogLimit;
 use crate::metrics::{CONTENT_TYPE, Exposition};
 
 /// One condition for readiness.
@@ -60,13 +61,20 @@ pub fn server(
     })
 }
 
-/// The agent's routes. If not ready, `/readyz` answers 503 with one line per condition, `ping` first. `?verbose` lists
-/// them also if all are met.
+/// The agent's routes. If not ready, `/readyz` answers 503 with one line per condition, `ping` first, and the log names what fails,
+/// at most once a minute. `?verbose` lists the conditions also if all are met.
 pub fn agent(
     readiness: impl Fn() -> Vec<Condition> + Clone + Send + Sync + 'static,
     exposition: Exposition,
 ) -> Routes {
-    routes(exposition, readiness, |_, conditions, verbose| {
+    let limit = LogLimit::default();
+    routes(exposition, readiness, move |failed, conditions, verbose| {
+        if let Some(suppressed) = limit.due_for("readiness", ()) {
+            let names =
+                conditions.iter().filter(|condition| condition.result.is_err()).map(|failing| failing.name);
+            let names = names.collect::<Vec<_>>().join(",");
+            tracing::info!(target: "v0", suppressed, "{names} check failed: {failed}");
+        }
         text(StatusCode::SERVICE_UNAVAILABLE, lines(conditions, verbose))
     })
 }
@@ -97,7 +105,7 @@ fn is_verbose(request: &Request) -> bool {
 fn routes(
     exposition: Exposition,
     readiness: impl Fn() -> Vec<Condition> + Clone + Send + Sync + 'static,
-    unready: fn(Cow<'static, str>, Vec<Condition>, bool) -> Response,
+    unready: impl Fn(Cow<'static, str>, Vec<Condition>, bool) -> Response + Clone + Send + Sync + 'static,
 ) -> Routes {
     let ready = move |request: &Request| {
         let (conditions, verbose) = (readiness(), is_verbose(request));
