@@ -29,13 +29,6 @@ pub const MAX_AGENTS: usize = 16_000;
 /// this number is free, so this limit never applies before [`MAX_AGENTS`].
 pub const MAX_AGENT_CONNECTIONS: usize = 2 * MAX_AGENTS;
 
-/// Bytes of a dial's protocol. The longest that agents dial, `tcp4` and `tcp6`, have four.
-pub const MAX_PROTOCOL_BYTES: usize = 16;
-
-/// Bytes of a dial's address. A DNS name has at most 253. An address that filled a whole message would, together with our own
-/// dial id, make a message that is too large for an agent and ends the agent's whole stream.
-pub const MAX_ADDRESS_BYTES: usize = 1024;
-
 /// Pending dials on one agent. Above the usual descriptor limit of an agent; further dials wait within their own deadline
 /// instead of queueing at the agent.
 pub const MAX_PENDING_DIALS_PER_AGENT: usize = 4_096;

@@ -43,7 +43,9 @@ pub use event::{Cause, CloseReason, Control, DialError, Disposition, Dropped, Ev
 pub use lane::{BULK_BYTES, LaneLoad, choose_lane, class};
 pub use limits::{Limits, Negotiated, Windows, bdp};
 pub use link::{Link, Side};
-pub use packet::{ConnectId, DialId, Packet, PacketKind, TraceContext, cut_error};
+pub use packet::{
+    ConnectId, DialId, MAX_ADDRESS_BYTES, Packet, PacketKind, TraceContext, cut_error, oversized_target,
+};
 pub use payload::{Payload, charge};
 pub use server::Server;
 pub use table::ConnKey;

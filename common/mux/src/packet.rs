@@ -75,6 +75,22 @@ pub fn cut_error(text: &str) -> &str {
     text.get(..text.floor_char_boundary(MAX_ERROR_BYTES)).unwrap_or_default()
 }
 
+/// Bytes of a dial's protocol. The longest that agents dial, `tcp4` and `tcp6`, have four.
+const MAX_PROTOCOL_BYTES: usize = 16;
+
+/// Bytes of a dial's address. A DNS name has at most 253. An agent keeps the address as long as the connection. An address that
+/// filled a whole message would, together with our own dial id, make a message that is too large for an agent and ends the agent's
+/// whole stream.
+pub const MAX_ADDRESS_BYTES: usize = 1024;
+
+/// Why a target is refused without a dial, if it is too long.
+pub fn oversized_target(protocol: &str, address: &str) -> Option<String> {
+    if protocol.len() > MAX_PROTOCOL_BYTES {
+        return Some(format!("protocol of more than {MAX_PROTOCOL_BYTES} bytes"));
+    }
+    (address.len() > MAX_ADDRESS_BYTES).then(|| format!("address of more than {MAX_ADDRESS_BYTES} bytes"))
+}
+
 /// One packet. `P` is the payload of DATA: `Bytes` in the programs.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Packet<P> {

@@ -160,6 +160,8 @@ async fn agent_near_its_memory_limit_refuses_dials() -> Result<()> {
             Err(error) => {
                 let text = format!("{error:#}");
                 anyhow::ensure!(text.contains("--memory-limit"), "refused with {text}");
+                let agent = pair.agent();
+                agent.wait_metric("endpoint_dial_failure_total", &[("reason", "unknown")], 1.0).await?;
                 return Ok(());
             }
         }

@@ -6,7 +6,8 @@
 //! | several | direct: each address whose server is not known, or has no stream. Search only if no such address is left that does not fail, or if there are fewer addresses than servers, or if an address turned out to be a balancer |
 //! | of leases | direct. If every lease has one, the configured addresses are searched only once all others are connected or fail |
 //!
-//! Direct attempts run side by side, so that a dead address delays no other; of a search only one runs.
+//! Direct attempts run side by side, so that a dead address delays no other. Of a search only one runs, and one more once its
+//! answer is late: each attempt may lead to another server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +19,10 @@ const MAX_FAILURES: u32 = 3;
 
 /// Attempts at once. More are needed only for more servers than this.
 const MAX_CONCURRENT_ATTEMPTS: usize = 16;
+
+/// A search that began this long ago does not prevent another one: its server hangs, or reviews the agent's token slowly. Longer
+/// than a dial or a TLS handshake takes.
+pub(super) const LATE_ANSWER: Duration = Duration::from_secs(15);
 
 /// Addresses that are used or remembered; a name has hardly more servers.
 const MAX_ADDRESSES: usize = 64;
@@ -90,9 +95,28 @@ struct Route {
     tried: Duration,
     /// Errors in a row.
     failures: u32,
+    /// The last attempt, until it ends.
     running: Option<Attempt>,
+    /// An earlier attempt still waits for its server's answer.
+    waiting: bool,
     /// The address was removed; its errors are remembered until this time, because a DNS name may return its addresses in turns.
     removed: Option<Duration>,
+}
+
+impl Route {
+    /// From when this address's attempts prevent no other search. `None`: one of two must end first.
+    fn free_from(&self) -> Option<Duration> {
+        match self.running {
+            None => Some(Duration::ZERO),
+            Some(_) => (!self.waiting).then_some(self.tried + LATE_ANSWER),
+        }
+    }
+
+    /// An attempt has ended: of two the last one, as far as the routes know.
+    fn end(&mut self) -> Option<Attempt> {
+        self.waiting &= self.running.is_some();
+        self.running.take()
+    }
 }
 
 /// What the machine wants at the moment.
@@ -193,6 +217,7 @@ impl Addresses {
                 tried: Duration::ZERO,
                 failures: 0,
                 running: None,
+                waiting: false,
                 removed: None,
             });
         }
@@ -219,15 +244,14 @@ impl Addresses {
             let lacks = route.server.as_ref().map_or(wanted.unknown, |server| wanted.known && lacks(server));
             lacks && (route.advertised || configured > 1 && !self.all_advertised)
         };
-        let is_idle = |route: &Route| route.running.is_none() && route.removed.is_none();
-        let idle = || self.routes.iter().enumerate().filter(|(_, route)| is_idle(route));
-        let direct = idle().filter(|(_, route)| is_direct(route) && !self.is_dialed(route.server.as_ref()));
+        let present = || self.routes.iter().enumerate().filter(|(_, route)| route.removed.is_none());
+        let is_idle = |route: &Route| route.running.is_none() && !self.is_dialed(route.server.as_ref());
+        let direct = present().filter(|(_, route)| is_direct(route) && is_idle(route));
         let direct = direct.map(|(index, route)| (index, Attempt::Direct, route.due));
         let direct =
             direct.min_by_key(|(_, _, due)| *due).filter(|_| self.running() < MAX_CONCURRENT_ATTEMPTS);
 
         let any = |is: &dyn Fn(&Route) -> bool| self.present().any(is);
-        let searches = self.routes.iter().any(|route| route.running == Some(Attempt::Search));
         let has_hope = any(&|route| is_direct(route) && route.failures < MAX_FAILURES);
         let may_search = match self.all_advertised {
             true => !has_hope,
@@ -235,10 +259,15 @@ impl Addresses {
         };
         let due =
             if may_search { wanted.search.or(wanted.unannounced_search) } else { wanted.unannounced_search };
-        let search = due.filter(|_| !searches).and_then(|due| {
-            let others = idle().filter(|(_, route)| !route.advertised && !is_direct(route));
-            let (index, route) = others.min_by_key(|(_, route)| (route.due.max(due), route.tried))?;
-            Some((index, Attempt::Search, route.due.max(due)))
+        let mut searches = self.routes.iter().filter(|route| route.running == Some(Attempt::Search));
+        let due = due.and_then(|due| searches.try_fold(due, |due, route| Some(due.max(route.free_from()?))));
+        let search = due.and_then(|due| {
+            let others = present().filter(|(_, route)| !route.advertised && !is_direct(route));
+            let dues = others.filter_map(|(index, route)| {
+                Some((index, route.due.max(due).max(route.free_from()?), route.tried))
+            });
+            let (index, due, _) = dues.min_by_key(|(_, due, tried)| (*due, *tried))?;
+            Some((index, Attempt::Search, due))
         });
         direct.into_iter().chain(search).min_by_key(|(_, _, due)| *due)
     }
@@ -246,6 +275,7 @@ impl Addresses {
     /// Starts an attempt; returns its address.
     pub(super) fn start(&mut self, now: Duration, (index, attempt, _): Next) -> Option<Address> {
         let route = self.routes.get_mut(index)?;
+        route.waiting |= route.running.is_some();
         (route.running, route.tried) = (Some(attempt), now);
         Some(route.address.clone())
     }
@@ -262,8 +292,8 @@ impl Addresses {
         let Some(route) = self.dialed(address) else { return };
         let before = route.server.replace(Arc::clone(server));
         route.balanced |= before.is_some_and(|before| before != *server && !lacks(&before));
-        route.due = if route.running == Some(Attempt::Direct) { again } else { Duration::ZERO };
-        (route.running, route.failures) = (None, 0);
+        route.due = if route.end() == Some(Attempt::Direct) { again } else { Duration::ZERO };
+        route.failures = 0;
     }
 
     /// An attempt failed: `due` gives the time of the next one from the number of errors in a row before. Returns the kind of
@@ -272,7 +302,7 @@ impl Addresses {
         let route = self.dialed(address)?;
         route.due = due(route.failures);
         route.failures = route.failures.saturating_add(1);
-        route.running.take()
+        route.end()
     }
 
     /// The stream to a server was lost: `due` gives the time of the next attempt of its addresses from the present one.
@@ -289,7 +319,8 @@ impl Addresses {
     }
 
     fn dialed(&mut self, address: &Address) -> Option<&mut Route> {
-        self.routes.iter_mut().find(|route| route.address == *address && route.running.is_some())
+        let is_dialed = |route: &&mut Route| route.running.is_some() || route.waiting;
+        self.routes.iter_mut().find(|route| route.address == *address && is_dialed(route))
     }
 
     fn running(&self) -> usize {

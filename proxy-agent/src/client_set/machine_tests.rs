@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
+use super::super::addresses::LATE_ANSWER;
 use super::super::backoff::MAX_BURST_PER_SERVER;
 use super::super::simulation::{balancer, poll, telling};
 use super::super::streams::MAX_RETIRED;
@@ -53,7 +54,7 @@ fn tries_until_there_is_a_stream_to_every_server() {
     let (mut machine, mut now) = (machine(settings()), Duration::ZERO);
     assert_eq!(machine.server_count(), 1);
     assert_eq!(next_try(&mut machine, &mut now), Duration::ZERO);
-    assert_eq!(poll(&mut machine, now), Step::Wait, "one try at a time");
+    assert_eq!(poll(&mut machine, now), Step::WaitUntil(LATE_ANSWER), "one try at a time");
     assert!(matches!(machine.connected(now, &balancer(), &server("a"), telling(2)), Decision::Keep(_)));
     assert!(next_try(&mut machine, &mut now) < SOON);
     assert_eq!(machine.connected(now, &balancer(), &server("a"), telling(2)), Decision::Duplicate);
@@ -542,20 +543,22 @@ fn full(retired: &[(u8, StreamId)], name: u8) -> bool {
 }
 
 proptest! {
-    /// At all times: at most one kept stream for each server, no pause above the cap with its jitter, and no attempt while
-    /// another one runs.
+    /// At all times: at most one kept stream for each server, no pause above the cap with its jitter, and an attempt while another
+    /// one runs only if that one is late.
     #[test]
     fn invariants_hold(forever: bool, events in proptest::collection::vec(event(), 1..200)) {
         let mut machine = Machine::new(SyncSettings { forever, ..settings() }, || 0.99);
-        let (mut now, mut connecting, mut leases) = (Duration::ZERO, false, None);
+        let (mut now, mut leases) = (Duration::ZERO, None);
+        // The start of the last attempt until one ends, and whether an earlier one runs.
+        let (mut last, mut earlier) = (None, false);
         let mut kept: HashMap<u8, StreamId> = HashMap::new();
         // The kept streams that are unresponsive or aged, and the retiring streams.
         let (mut unresponsive, mut aged) = (HashSet::new(), HashSet::new());
         let mut retired: Vec<(u8, StreamId)> = Vec::new();
         for event in events {
             match event {
-                Event::Connected(name, count) if connecting => {
-                    connecting = false;
+                Event::Connected(name, count) if last.is_some() || earlier => {
+                    earlier &= last.take().is_some();
                     match machine.connected(now, &balancer(), &server(&name.to_string()), telling(count)) {
                         Decision::Keep(id) => prop_assert!(kept.insert(name, id).is_none()),
                         Decision::Replace(id, old) => {
@@ -572,8 +575,8 @@ proptest! {
                         Decision::KeepLane(_) | Decision::Unwanted => prop_assert!(false, "one lane, not draining"),
                     }
                 }
-                Event::Failed if connecting => {
-                    connecting = false;
+                Event::Failed if last.is_some() || earlier => {
+                    earlier &= last.take().is_some();
                     machine.failed(now, &balancer());
                 }
                 Event::Lost(name) => {
@@ -608,14 +611,15 @@ proptest! {
             let longest = Duration::from_secs(if missing { 11 } else { 750 });
             match poll(&mut machine, now) {
                 Step::Connect(_) => {
-                    prop_assert!(!connecting && wanted);
-                    connecting = true;
+                    prop_assert!(wanted && last.is_none_or(|began| !earlier && now >= began + LATE_ANSWER));
+                    earlier |= last.replace(now).is_some();
                 }
-                Step::WaitUntil(due) => prop_assert!(!connecting && due <= now + longest),
+                Step::WaitUntil(due) => {
+                    let late = last.map_or(Duration::ZERO, |began| began + LATE_ANSWER);
+                    prop_assert!(!(earlier && last.is_some()) && due <= late.max(now + longest));
+                }
                 Step::Resolve => prop_assert!(false, "resolved"),
-                Step::Wait => {
-                    prop_assert!(connecting || !wanted);
-                }
+                Step::Wait => prop_assert!(earlier && last.is_some() || !wanted),
             }
             prop_assert_eq!(machine.open_count(), kept.len());
             prop_assert!(machine.server_count() >= 1);

@@ -28,6 +28,10 @@ use crate::metrics::{AttemptResult, Direction, LostReason, Metrics};
 /// How long streams may take to end in order after a stop; then they are dropped.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Time limit of an attempt that begins while another one at its address waits for an answer: the next one may find another
+/// server. Not shorter, because an attempt that was given up keeps its place in the review queue of a Go server.
+const SECOND_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(120);
+
 /// Interval of the checks of the streams' certificates.
 const CERTIFICATE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -281,8 +285,12 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
                 Step::Connect(address) => {
                     let (dialed, streams) = (address.clone(), self.name_attempt());
                     let number = streams.name.number;
-                    let attempt =
-                        self.attempts.spawn(async move { connector.connect(&dialed, streams).await });
+                    let is_second = self.dialed.values().any(|(other, _)| *other == address);
+                    let limit = if is_second { SECOND_ATTEMPT_TIMEOUT } else { Duration::MAX };
+                    let late = || Err(ConnectError::at(ConnectStage::Stream, "no answer from the server"));
+                    let attempt = self.attempts.spawn(async move {
+                        timeout(limit, connector.connect(&dialed, streams)).await.unwrap_or_else(|_| late())
+                    });
                     self.dialed.insert(attempt.id(), (address, number));
                 }
             }

@@ -36,6 +36,9 @@ struct Balancer {
 /// The script's attempt that panics.
 const PANICS: Result<&str, ()> = Ok("panics");
 
+/// When the script's attempt to a server whose name follows "late " is answered.
+const LATE: Duration = Duration::from_secs(600);
+
 thread_local! {
     /// The start of the test by the paused clock.
     static EPOCH: Instant = Instant::now();
@@ -86,7 +89,13 @@ impl Connector for Balancer {
         };
         let server = match scripted {
             Some(PANICS) => panic!("injected"),
-            Some(Ok(server)) => server.to_owned(),
+            Some(Ok(server)) => match server.strip_prefix("late ") {
+                Some(server) => {
+                    tokio::time::sleep(LATE).await;
+                    server.to_owned()
+                }
+                None => server.to_owned(),
+            },
             Some(Err(())) => {
                 return Err(ConnectError::at(ConnectStage::Stream, "the server's answer: refused"));
             }
@@ -344,6 +353,31 @@ async fn a_dead_address_does_not_delay_the_others() {
     assert_eq!((rig.balancer.tries.lock().len(), *rig.balancer.closed.lock()), (4, 0));
     rig.stop.cancel();
     assert_eq!(rig.run.await.unwrap(), RunEnd::Stopped);
+}
+
+#[tokio::test(start_paused = true)]
+async fn server_that_does_not_answer_does_not_stop_the_search() {
+    for (late, open) in [("late s1", 2), ("late s2", 3)] {
+        let script = [Ok("s0"), Ok(late), Ok(late)].into_iter().chain([Ok("s0"), Ok("s1")].repeat(1_000));
+        let mut rig = Rig::new(3, script.collect());
+        rig.until(3, 1).await;
+        while rig.servers.borrow().open < 2 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        assert!(rig.balancer.tries.lock()[0].elapsed() < LATE, "found beside the late server");
+        // Later a lost stream is replaced.
+        rig.end_stream("s1");
+        rig.until(3, 1).await;
+        rig.until(3, 2).await;
+        assert_eq!(rig.metrics.connect_failures.counter(ConnectStage::Stream).get(), 1, "the second attempt");
+        let closed = *rig.balancer.closed.lock();
+        tokio::time::sleep(LATE).await;
+        assert_eq!(rig.servers.borrow().open, open, "the first one waited for its answer");
+        assert!(open == 3 || *rig.balancer.closed.lock() > closed);
+        let tries = rig.balancer.tries.lock().len();
+        tokio::time::sleep(LATE).await;
+        assert_eq!(rig.balancer.tries.lock().len() == tries, open == 3, "a complete set rests");
+    }
 }
 
 #[tokio::test(start_paused = true)]

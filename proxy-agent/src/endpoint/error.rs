@@ -55,14 +55,18 @@ pub enum Failure {
     /// The first address did not answer within its share of the time.
     #[error("i/o timeout")]
     Timeout,
+    /// A limit of the agent refuses the dial.
+    #[error("{0}")]
+    Limit(String),
     /// The dial's task panicked.
     #[error("the dial has panicked")]
     Panicked,
 }
 
 impl DialError {
-    pub(crate) fn panicked() -> Self {
-        Self { network: String::new(), address: String::new(), failure: Failure::Panicked }
+    /// A failure before the target was parsed.
+    pub(crate) fn bare(failure: Failure) -> Self {
+        Self { network: String::new(), address: String::new(), failure }
     }
 
     pub(super) fn new(network: Network, address: &str, failure: impl Into<Failure>) -> Self {

@@ -21,7 +21,7 @@ use super::Links;
 use super::control::{LinkControl, ServerState};
 use super::in_flight::{InFlight, InFlightGuard};
 use super::report::{OpenGuard, ReportRequest, ReportRequests};
-use crate::endpoint::{ConnContext, ConnInfo, DialError, Endpoint, Resolve};
+use crate::endpoint::{ConnContext, ConnInfo, DialError, Endpoint, Failure, Resolve};
 use crate::metrics::DialFailureReason;
 
 /// A finished dial, and how long its lookup took.
@@ -29,7 +29,8 @@ type Dialed = (ConnKey, Result<Endpoint, DialError>, Option<Duration>);
 
 /// A pending dial. Dropping it aborts the dialing task.
 struct Dialing {
-    _task: AbortOnDropHandle<()>,
+    /// `None` if a limit refuses the dial.
+    _task: Option<AbortOnDropHandle<()>>,
     /// The server's dial id.
     id: i64,
     address: String,
@@ -205,14 +206,16 @@ impl<R: Resolve> LinkHandler<Agent> for AgentLinkHandler<R> {
             serverID = %Peer(&self.server.id), agentID = %self.links.agent_id, dialID = id,
             dialAddress = %Peer(&address), "Received DIAL_REQ"
         );
-        if self.links.bounds.memory.should_reject() {
-            conns.link().dialed(key, Err(MEMORY_PRESSURE.to_owned()));
-            return;
+        let (began, guard) = (Instant::now(), self.in_flight.enter());
+        let no_memory = || self.links.bounds.memory.should_reject().then(|| MEMORY_PRESSURE.to_owned());
+        if let Some(text) = mux::oversized_target(&protocol, &address).or_else(no_memory) {
+            self.dials.insert(key, Dialing { _task: None, id, address, began, trace_id: None, guard });
+            return self.dialed(conns, (key, Err(DialError::bare(Failure::Limit(text))), None));
         }
         let mut span = self.links.tracer.span("dial endpoint", trace);
         span.set("server.address", &address);
         span.set("konnectivity.server.id", &self.server.id);
-        let (began, trace_id) = (Instant::now(), span.trace_id());
+        let trace_id = span.trace_id();
         let (dialer, target) = (Arc::clone(&self.links.dialer), address.clone());
         let report = self.report.clone();
         let dial = async move {
@@ -229,9 +232,10 @@ impl<R: Resolve> LinkHandler<Agent> for AgentLinkHandler<R> {
         let task = tokio::spawn(async move {
             let dialed = AssertUnwindSafe(dial).catch_unwind().await;
             // Sending fails only if the stream's task has ended: dropping the result closes the socket.
-            let _ = report.send(Box::new(dialed.unwrap_or((key, Err(DialError::panicked()), None))));
+            let _ =
+                report.send(Box::new(dialed.unwrap_or((key, Err(DialError::bare(Failure::Panicked)), None))));
         });
-        let (_task, guard) = (AbortOnDropHandle::new(task), self.in_flight.enter());
+        let _task = Some(AbortOnDropHandle::new(task));
         self.dials.insert(key, Dialing { _task, id, address, began, trace_id, guard });
     }
 

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::endpoint::{Dialer, LookupError, Network};
-use crate::metrics::register;
+use crate::metrics::{DialFailureReason, register};
 
 struct Panics;
 
@@ -37,6 +37,7 @@ struct Stream {
     /// The server's end.
     wire: WireStream,
     control: LinkControl,
+    metrics: Metrics,
     run: JoinHandle<LinkEnd>,
 }
 
@@ -88,10 +89,10 @@ impl Stream {
         let dialer = Dialer::to_servers(Arc::new(Panics), Duration::from_secs(10));
         let metrics = register(&mut Registry::default());
         let bounds = Bounds::new(1 << 20, None);
-        let links = Arc::new(Links::new("agent", dialer, bounds, metrics, Default::default()));
+        let links = Arc::new(Links::new("agent", dialer, bounds, metrics.clone(), Default::default()));
         let controlled = control.clone();
         let run = tokio::spawn(LinkRunner::run(links, "s".into(), stream, controlled));
-        Stream { path, wire, control, run }
+        Stream { path, wire, control, metrics, run }
     }
 
     async fn packet(&mut self) -> Option<Incoming> {
@@ -143,5 +144,26 @@ async fn dial_that_panics_is_answered_and_leaves_the_stream_open() {
         let outcome = Err("dial: the dial has panicked".into());
         let answer = timeout(Duration::from_secs(5), stream.packet()).await.expect("an answer at once");
         assert_eq!(answer, Some(Incoming::Packet(Packet::DialRsp { random, outcome })));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn dial_whose_target_is_too_long_is_answered_and_counted() {
+    let mut stream = Stream::new().await;
+    let targets = [
+        (17, 9, "dial: protocol of more than 16 bytes"),
+        (3, 1_025, "dial: address of more than 1024 bytes"),
+        (16, 1_024, "dial pppppppppppppppp: unknown network"),
+    ];
+    for (number, (protocol, address, text)) in (1..).zip(targets) {
+        let (random, protocol) = (DialId(number), "p".repeat(protocol));
+        let address = format!("{}:80", "a".repeat(address - 3));
+        stream.wire.send(Packet::DialReq { random, protocol, address, trace: None }).unwrap();
+        let answer = timeout(Duration::from_secs(5), stream.packet()).await.expect("an answer at once");
+        let Some(Incoming::Packet(Packet::DialRsp { random: answered, outcome: Err(error) })) = answer else {
+            panic!("{answer:?}")
+        };
+        assert_eq!((answered, error.starts_with(text)), (random, true), "{error}");
+        assert_eq!(stream.metrics.dial_failures.counter(DialFailureReason::Unknown).get(), number as u64);
     }
 }

@@ -9,9 +9,8 @@
 
 use std::net::Ipv6Addr;
 
+use mux::MAX_ADDRESS_BYTES;
 use net::host_port;
-
-use crate::limits::MAX_ADDRESS_BYTES;
 
 /// Largest head in bytes, including the empty line.
 pub const MAX_HEAD: usize = 16 * 1024;

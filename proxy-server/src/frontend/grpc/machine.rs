@@ -22,9 +22,7 @@
 
 use bytes::Bytes;
 use grpc::Incoming;
-use mux::{ConnectId, DialId, Dropped, Packet};
-
-use crate::limits::{MAX_ADDRESS_BYTES, MAX_PROTOCOL_BYTES};
+use mux::{ConnectId, DialId, Dropped, Packet, oversized_target};
 
 /// The connect id that the client sees for the one connection of its stream.
 pub const CONNECTION: ConnectId = ConnectId(1);
@@ -141,8 +139,8 @@ impl Machine {
             (state, Packet::Data { .. }) => (state, useless(Dropped::UnknownConnection)),
 
             (Idle, Packet::DialReq { random, protocol, address, .. }) => {
-                match invalid_request(&protocol, &address) {
-                    Some(text) => (Over, reply(dial_error(random, text), Order::Finish)),
+                match oversized_target(&protocol, &address) {
+                    Some(text) => (Over, reply(dial_error(random, format!("dial: {text}")), Order::Finish)),
                     None => (Dialing(random), Order::Dial { protocol, address }.into()),
                 }
             }
@@ -241,15 +239,6 @@ impl Machine {
 
 fn reply(packet: Packet<Bytes>, order: Order) -> Reaction {
     Reaction { replies: vec![packet], order }
-}
-
-/// Why a target is refused before any agent sees it, if it is.
-fn invalid_request(protocol: &str, address: &str) -> Option<String> {
-    if protocol.len() > MAX_PROTOCOL_BYTES {
-        return Some(format!("dial: protocol of more than {MAX_PROTOCOL_BYTES} bytes"));
-    }
-    (address.len() > MAX_ADDRESS_BYTES)
-        .then(|| format!("dial: address of more than {MAX_ADDRESS_BYTES} bytes"))
 }
 
 fn useless(why: Dropped) -> Reaction {
