@@ -22,7 +22,7 @@ const MAX_CONCURRENT_ATTEMPTS: usize = 16;
 
 /// A search that began this long ago does not prevent another one: its server hangs, or reviews the agent's token slowly. Longer
 /// than a dial or a TLS handshake takes.
-pub(super) const LATE_ANSWER: Duration = Duration::from_secs(15);
+pub(super) const LATE_ANSWER: Duration = Duration::from_secs(30);
 
 /// Addresses that are used or remembered; a name has hardly more servers.
 const MAX_ADDRESSES: usize = 64;

@@ -30,7 +30,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time limit of an attempt that begins while another one at its address waits for an answer: the next one may find another
 /// server. Not shorter, because an attempt that was given up keeps its place in the review queue of a Go server.
-const SECOND_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(120);
+const SECOND_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Interval of the checks of the streams' certificates.
 const CERTIFICATE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
