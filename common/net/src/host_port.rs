@@ -39,11 +39,13 @@ pub fn split_lenient(text: &str) -> Result<(&str, Option<&str>), SplitError> {
     if is_address { Ok((text, None)) } else { split(text) }
 }
 
-/// The host, without brackets, and the port of `HOST:PORT` or `[ADDRESS]:PORT`; `None` if the text is neither, or the port is 0.
+/// The host, without brackets, and the port of `HOST:PORT` or `[ADDRESS]:PORT`; `None` if the text is neither, the port is 0,
+/// or the host has a `$`: kubelet leaves `$(NAME)` in a flag if the container has no such variable.
 pub fn host_port(text: &str) -> Option<(&str, u16)> {
     let (host, port) = split(text).ok()?;
     let port = port.filter(|port| port.bytes().all(|byte| byte.is_ascii_digit()))?.parse().ok()?;
-    let usable = !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_graphic()) && port > 0;
+    let printable = host.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'$');
+    let usable = !host.is_empty() && printable && port > 0;
     usable.then_some((host, port))
 }
 
@@ -99,6 +101,8 @@ mod tests {
             ("a:+1", None),
             ("::1:1", None),
             ("a b:1", None),
+            ("$(POD_IP):1", None),
+            ("[$(POD_IP)]:1", None),
             ("a:65536", None),
         ] {
             assert_eq!(host_port(text), parts, "{text}");

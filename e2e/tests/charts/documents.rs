@@ -66,6 +66,7 @@ fn the_guides_commands_render() -> Result<()> {
                 values if values.ends_with("-values.yaml") => {
                     folder.path().join(values).display().to_string()
                 }
+                "CHART" => Chart::Agent.folder().display().to_string(),
                 chart if chart.starts_with("charts/") => root().join(chart).display().to_string(),
                 other => other.to_owned(),
             });

@@ -48,6 +48,20 @@ fn agents_of_another_cluster_get_no_services_name() -> Result<()> {
     Ok(())
 }
 
+/// The notes' commands for agents go to the cluster of the agents: by a kubeconfig if the values say that it is another one, by a
+/// sentence if they do not.
+#[test]
+fn the_notes_name_the_cluster_of_the_agents() -> Result<()> {
+    for (case, commands, sentence) in
+        [("enforce", 2, false), ("sidecar", 2, false), ("deployment", 0, true), ("uds-daemonset", 0, false)]
+    {
+        let (_, notes) = told(case, &[])?;
+        ensure!(notes.matches(" --kubeconfig AGENTS-CLUSTER\n").count() == commands, "{case}: {notes}");
+        ensure!(notes.contains("If the agents are in another cluster") == sentence, "{case}: {notes}");
+    }
+    Ok(())
+}
+
 /// Agents on the host's network need their cluster's DNS only for a Service's name.
 #[test]
 fn agents_ask_the_clusters_dns_for_services_alone() -> Result<()> {

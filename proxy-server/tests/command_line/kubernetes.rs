@@ -21,7 +21,11 @@ pub(crate) fn kubernetes() -> Vec<Entry<Config>> {
             .default("None")
             .accepts_but_go_rejects(&["--advertise-address=[::1]:8091"], "Some(\"[::1]:8091\")")
             .refuses(&["--advertise-address=a"], "--advertise-address=\"a\": it must be HOST:PORT")
-            .refuses(&["--advertise-address=:8091"], "--advertise-address=\":8091\": it must be HOST:PORT"),
+            .refuses(&["--advertise-address=:8091"], "--advertise-address=\":8091\": it must be HOST:PORT")
+            .refuses(
+                &["--advertise-address=$(POD_IP):8132"],
+                "--advertise-address=\"$(POD_IP):8132\": it must be HOST:PORT",
+            ),
         flag("lease-label", labels)
             .default("{\"k8s-app\": \"konnectivity-server\"}")
             .takes(&["--lease-label= a = b ,c="], "{\"a\": \"b\", \"c\": \"\"}")
