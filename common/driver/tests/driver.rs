@@ -4,6 +4,9 @@
 
 mod pair;
 
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -406,6 +409,31 @@ async fn readers_that_begin_to_read_at_once_are_served_in_several_turns() {
     }
     let most = pair.server_counts.lock()["most taken in a turn"];
     assert!((1 << 20..2 << 20).contains(&most), "{most} bytes were taken in one turn");
+}
+
+/// Each read costs as much as one of 4 KiB.
+#[tokio::test(start_paused = true)]
+async fn short_reads_are_limited_per_turn() {
+    const SENT: usize = 10_000;
+    let mut pair = Pair::start(Limits::default(), 1 << 20, SENT);
+    let key = pair.dial().await;
+    let (local, mut frontend) = pair::pipe(SENT);
+    assert!(pair.server.send(ToServer::Attach(key, local.with_reads_of(1))).is_ok());
+    frontend.io.write_all(&pattern(SENT)).await.unwrap();
+    let counts = Arc::clone(&pair.server_counts);
+    // Between two polls of this task, which is always ready, the server's task has one turn.
+    let (mut before, mut turns) = (0, Vec::new());
+    let turns = tokio::spawn(poll_fn(move |cx| {
+        let sent = counts.lock().get("bytes sent").copied().unwrap_or_default();
+        turns.push(sent - std::mem::replace(&mut before, sent));
+        if sent == SENT {
+            return Poll::Ready(std::mem::take(&mut turns));
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }));
+    let turns = turns.await.unwrap();
+    assert!(turns.iter().all(|reads| *reads <= (512 << 10) / (4 << 10)), "{turns:?}");
 }
 
 #[tokio::test(start_paused = true)]

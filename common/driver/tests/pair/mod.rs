@@ -191,6 +191,9 @@ pub(crate) struct PipeIo {
     to_discard: usize,
     /// Writes fail.
     broken: bool,
+    /// The most bytes that a read returns, and what was read from the pipe and not returned.
+    longest_read: usize,
+    rest: Bytes,
 }
 
 /// The other side of a [`PipeIo`].
@@ -202,7 +205,9 @@ pub(crate) struct Peer {
 pub(crate) fn pipe(capacity: usize) -> (PipeIo, Peer) {
     let (local, remote) = tokio::io::duplex(capacity);
     let (report, ended) = oneshot::channel();
-    (PipeIo { io: local, ended: Some(report), to_discard: 0, broken: false }, Peer { io: remote, ended })
+    let (longest_read, rest) = (usize::MAX, Bytes::new());
+    let local = PipeIo { io: local, ended: Some(report), to_discard: 0, broken: false, longest_read, rest };
+    (local, Peer { io: remote, ended })
 }
 
 impl PipeIo {
@@ -210,17 +215,23 @@ impl PipeIo {
     pub(crate) fn broken(self) -> Self {
         PipeIo { broken: true, ..self }
     }
+
+    /// The same, but a read returns at most this many bytes.
+    pub(crate) fn with_reads_of(self, longest_read: usize) -> Self {
+        PipeIo { longest_read, ..self }
+    }
 }
 
 impl LocalIo for PipeIo {
     fn poll_read(&mut self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Read>> {
-        let mut buffer = vec![0; max];
-        let mut buf = ReadBuf::new(&mut buffer);
-        std::task::ready!(Pin::new(&mut self.io).poll_read(cx, &mut buf))?;
-        Poll::Ready(Ok(match buf.filled() {
-            [] => Read::Eof,
-            bytes => Read::Data(Bytes::copy_from_slice(bytes)),
-        }))
+        if self.rest.is_empty() {
+            let mut buffer = vec![0; max];
+            let mut buf = ReadBuf::new(&mut buffer);
+            std::task::ready!(Pin::new(&mut self.io).poll_read(cx, &mut buf))?;
+            self.rest = Bytes::copy_from_slice(buf.filled());
+        }
+        let bytes = self.rest.split_to(self.rest.len().min(max).min(self.longest_read));
+        Poll::Ready(Ok(if bytes.is_empty() { Read::Eof } else { Read::Data(bytes) }))
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>, chunks: &mut Chunks<'_>) -> Poll<io::Result<()>> {

@@ -18,7 +18,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use super::LINGER;
 use super::chunk_sizer::ChunkSizer;
 use super::machine::{CONNECTION, Order};
-use super::stream::Stream;
+use super::stream::{PACKETS_PER_TURN, Stream};
 use crate::frontend::barrier::FirstByteBarrier;
 use crate::frontend::connection_log::ConnectionLog;
 
@@ -99,7 +99,8 @@ impl<W: Wire> GrpcIo<W> {
     /// Joins a small message with the messages that have arrived after it, so that they share one packet of the link.
     fn gather(&mut self, cx: &mut Context<'_>, first: Bytes) {
         self.ahead.join(first);
-        while self.ahead.len() < GATHERED && self.closed.is_none() {
+        let last = self.stream.received + PACKETS_PER_TURN;
+        while self.ahead.len() < GATHERED && self.closed.is_none() && self.stream.received < last {
             let Poll::Ready(order) = self.poll_order(cx) else { return };
             self.put_ahead(order);
         }
@@ -175,7 +176,12 @@ impl<W: Wire + Send> LocalIo for GrpcIo<W> {
     /// still queued.
     fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.stream.wire.hold_back(true);
+        let last = self.stream.received + PACKETS_PER_TURN;
         while self.closed.is_none() {
+            if self.stream.received >= last {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             match self.poll_order(cx) {
                 Poll::Ready(order) => self.put_ahead(order),
                 Poll::Pending => ready!(self.poll_more(cx)),
