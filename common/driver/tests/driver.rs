@@ -588,6 +588,38 @@ async fn stream_whose_answers_are_not_read_ends_when_memory_is_short() {
 
 /// Another link's bytes are the cause: nothing but the request wakes this link.
 #[tokio::test(start_paused = true)]
+async fn stream_with_an_unfinished_message_ends_when_memory_is_short() {
+    let (agent, mut task, counts) = ByHand::within(Limits::default(), 1 << 20);
+    agent.begin_message(1 << 20);
+    let ended = tokio::time::timeout(Duration::from_secs(60), &mut task).await;
+    assert!(ended.is_err(), "the process has memory");
+    agent.begin_message(1);
+    let end = tokio::time::timeout(Duration::from_secs(60), task).await.expect("an end").unwrap();
+    assert!(matches!(end, LinkEnd::Failed(error) if error.code == Code::ResourceExhausted));
+    assert!(!counts.lock().contains_key("paused"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn unfinished_message_of_a_client_counts_and_is_reset_when_memory_is_short() {
+    const LIMIT: usize = 1 << 20;
+    let bounds = Bounds { limits: Limits::default(), memory: MemoryLimiter::new(LIMIT) };
+    let mut pair = Pair::within(&bounds, native(), WINDOW, 1_000);
+    let mut clients = Vec::new();
+    for count in 1..=5 {
+        let key = pair.dial().await;
+        let (mut local, client) = pair::pipe(1_000);
+        local.unfinished = LIMIT / 4;
+        assert!(pair.server.send(ToServer::Attach(key, local)).is_ok());
+        clients.push(client);
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let counted = pair.server_counts.lock()["queued"];
+        assert_eq!(counted, if count < 5 { count * LIMIT / 4 } else { LIMIT / 4 * 3 });
+    }
+    let reset = clients.iter_mut().filter_map(|client| client.ended.try_recv().ok()).collect::<Vec<_>>();
+    assert_eq!(reset, [CloseReason::Broken(Cause::Stalled), CloseReason::Broken(Cause::Stalled)]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn close_of_a_shed_connection_is_sent_at_once() {
     let bounds = Bounds { limits: Limits::default(), memory: MemoryLimiter::new(200_000) };
     let windows = |bytes| Windows { receive: bytes, send: bytes };

@@ -27,6 +27,8 @@ struct Lane {
     packets: VecDeque<Packet<Bytes>>,
     bytes: usize,
     ended: bool,
+    /// The bytes of a message that its writer has not finished.
+    unfinished: usize,
     /// Its writer has gone.
     lost: bool,
     /// Accepts nothing; a sender gets an error.
@@ -88,6 +90,13 @@ impl ByHand {
             lane.bytes += payload.len();
         }
         lane.packets.push_back(packet);
+        wake(&mut lane.reader);
+    }
+
+    /// Sends these bytes of a message that does not end.
+    pub(crate) fn begin_message(&self, bytes: usize) {
+        let mut lane = self.to_server.lock();
+        lane.unfinished += bytes;
         wake(&mut lane.reader);
     }
 
@@ -156,8 +165,8 @@ impl Wire for MemoryWire {
         self.held = lane.bytes;
     }
 
-    fn held(&mut self) -> usize {
-        self.held
+    fn held(&self) -> usize {
+        self.held + self.inward.lock().unfinished
     }
 
     fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<()> {
@@ -194,6 +203,8 @@ pub(crate) struct PipeIo {
     /// The most bytes that a read returns, and what was read from the pipe and not returned.
     longest_read: usize,
     rest: Bytes,
+    /// The bytes of a message that its client has not finished.
+    pub(crate) unfinished: usize,
 }
 
 /// The other side of a [`PipeIo`].
@@ -206,7 +217,15 @@ pub(crate) fn pipe(capacity: usize) -> (PipeIo, Peer) {
     let (local, remote) = tokio::io::duplex(capacity);
     let (report, ended) = oneshot::channel();
     let (longest_read, rest) = (usize::MAX, Bytes::new());
-    let local = PipeIo { io: local, ended: Some(report), to_discard: 0, broken: false, longest_read, rest };
+    let local = PipeIo {
+        io: local,
+        ended: Some(report),
+        to_discard: 0,
+        broken: false,
+        longest_read,
+        rest,
+        unfinished: 0,
+    };
     (local, Peer { io: remote, ended })
 }
 
@@ -243,6 +262,10 @@ impl LocalIo for PipeIo {
 
     fn poll_closed(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
         Poll::Pending
+    }
+
+    fn held(&mut self) -> usize {
+        self.unfinished
     }
 
     fn poll_shut_down(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use driver::{Chunks, CloseReason, LocalIo, Read};
 use grpc::joined::Joined;
-use grpc::{Code, Wire, WireError};
+use grpc::{Code, MESSAGE_LIMIT, Wire, WireError};
 use mux::Packet;
 use tokio::time::{Instant, Sleep, sleep};
 
@@ -61,7 +61,8 @@ pub struct GrpcIo<W> {
 
 impl<W: Wire> GrpcIo<W> {
     /// `stream` has just sent its DIAL_RSP.
-    pub fn new(stream: Stream<W>, log: ConnectionLog) -> Self {
+    pub fn new(mut stream: Stream<W>, log: ConnectionLog) -> Self {
+        stream.wire.limit_messages(MESSAGE_LIMIT);
         GrpcIo {
             stream,
             ahead: Joined::default(),

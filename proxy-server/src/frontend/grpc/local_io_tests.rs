@@ -41,7 +41,7 @@ impl Wire for Arrived {
         self.held = on.then(|| self.held.unwrap_or_default());
     }
 
-    fn held(&mut self) -> usize {
+    fn held(&self) -> usize {
         self.held.unwrap_or_default()
     }
 

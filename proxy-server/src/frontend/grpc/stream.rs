@@ -16,6 +16,10 @@ use crate::metrics::Metrics;
 /// How many packets one call handles, because many connections share a task.
 pub(super) const PACKETS_PER_TURN: usize = 64;
 
+/// The longest message until the stream is attached to its link, in bytes. What has arrived of it does not count under the memory
+/// limit before that. The longest valid DIAL_REQ has about 1.1 KiB.
+const FIRST_MESSAGES: usize = 64 << 10;
+
 /// See the module.
 #[derive(Debug)]
 pub struct Stream<W> {
@@ -38,7 +42,8 @@ pub struct Stream<W> {
 
 impl<W: Wire> Stream<W> {
     /// A stream that has received nothing yet.
-    pub fn new(wire: W, metrics: Metrics) -> Self {
+    pub fn new(mut wire: W, metrics: Metrics) -> Self {
+        wire.limit_messages(FIRST_MESSAGES);
         Stream {
             wire,
             machine: Machine::default(),
