@@ -363,7 +363,7 @@ impl Drop for WireStream {
             // h2 sends the queued frames and, if the client has not ended, RST_STREAM with NO_ERROR.
             (Side::Server(lingering, queued), recv) if self.finished => {
                 drop(recv);
-                lingering.keep(send, std::mem::take(queued));
+                lingering.keep(send, queued);
             }
             _ if self.finished && self.ended => {}
             _ => send.send_reset(Reason::CANCEL),

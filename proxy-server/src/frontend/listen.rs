@@ -185,7 +185,7 @@ impl Frontend {
             self.metrics.dials.failures.count(FailureReason::NoAgent);
             request.refuse(Code::ResourceExhausted, text);
         };
-        let on_stream = |request: Request| {
+        let on_stream = |mut request: Request| {
             if request.path != PROXY_PATH {
                 if request.path == AGENT_PATH {
                     self.metrics.refused_connects.count(RefusedConnect::Path);
@@ -214,10 +214,11 @@ impl Frontend {
                 }
                 return refuse_at_limit(request, "the server's limit of Proxy streams is reached");
             };
+            request.permit = Some(permit);
             match request.accept(HeaderMap::new()) {
                 Ok(stream) => {
                     let (frontend, peer) = (self.clone(), Arc::clone(peer));
-                    dials.lock().spawn(async move { frontend.serve_stream(stream, peer, permit).await });
+                    dials.lock().spawn(async move { frontend.serve_stream(stream, peer).await });
                 }
                 Err(error) => tracing::debug!(%peer, %error, "frontend stream lost before it was accepted"),
             }

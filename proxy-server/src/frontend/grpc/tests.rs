@@ -1,7 +1,6 @@
 //! One Proxy stream against a scripted dialer and a wire in memory, in paused time.
 
 use std::future::pending;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use driver::CloseReason;
@@ -37,8 +36,7 @@ impl Bench {
         let (server, client) = wire();
         let (readings, lifetimes) = (Readings::new(), TaskTracker::new());
         let frontend = frontend(dialer, &readings, &lifetimes);
-        let permit = Arc::clone(&frontend.streams).try_acquire_owned().unwrap();
-        let task = tokio::spawn(async move { frontend.serve_stream(server, "test".into(), permit).await });
+        let task = tokio::spawn(async move { frontend.serve_stream(server, "test".into()).await });
         Bench { client, dials, readings, lifetimes, task }
     }
 
@@ -345,9 +343,8 @@ async fn answer_to_first_message(length: usize) -> Result<Option<Incoming>, Wire
     let frontend = frontend(dialer().0, &readings, &TaskTracker::new());
     tokio::spawn(async move {
         let on_stream = |request: Request| {
-            let permit = Arc::clone(&frontend.streams).try_acquire_owned().unwrap();
             let (stream, frontend) = (request.accept(HeaderMap::new()).unwrap(), frontend.clone());
-            tokio::spawn(async move { frontend.serve_stream(stream, "test".into(), permit).await });
+            tokio::spawn(async move { frontend.serve_stream(stream, "test".into()).await });
         };
         serve_connection(server, &ServerSettings::for_frontends(), on_stream, pending()).await
     });
