@@ -1,7 +1,7 @@
 //! Accept loops of the frontends: from a listening socket to the frontend that serves its connections.
 //!
 //! ```text
-//!   Unix socket ──────────────┐        ┌── authority patch (Unix only) ── HTTP/2 ── Proxy streams
+//!   Unix socket ──────────────┐        ┌── authority patch ── HTTP/2 ── Proxy streams
 //!   TCP ── TLS, within limits ┴─ mode ─┤
 //!                                      └── HTTP CONNECT
 //! ```
@@ -101,8 +101,7 @@ pub async fn serve_frontend(
                         Some(settings) => {
                             let mut connection = ReadAhead::new(connection);
                             connection.begin(SOCKET_READ_AHEAD);
-                            let patched = AuthorityPatch::new(connection, settings.max_frame_size);
-                            frontend.serve_http2(patched, &settings, &peer, stop).await;
+                            frontend.serve_http2(connection, &settings, &peer, stop).await;
                         }
                     }
                 }
@@ -230,6 +229,7 @@ impl Frontend {
                 self.draining.cancelled().await;
             }
         };
+        let io = AuthorityPatch::new(io, settings.max_frame_size);
         let served = {
             let mut serving = pin!(serve_connection(io, settings, on_stream, shutdown));
             poll_fn(|cx| {
