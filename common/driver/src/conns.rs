@@ -275,13 +275,14 @@ impl<S: Side> Conns<S> {
         let Some(local) = self.living(key) else { return Poll::Pending };
         let Some(io) = local.io.as_mut() else { return Poll::Pending };
         let read = io.poll_read(&mut Context::from_waker(&local.waker), max);
-        if local.ahead > 0 {
+        // If the read is pending, a message may be unfinished.
+        if local.ahead > 0 || read.is_pending() {
             self.report_ahead(key, now);
         }
         read
     }
 
-    /// Tells the core how many bytes the local end holds for lack of credit.
+    /// Tells the core how many bytes the local end holds that cannot be sent yet.
     fn report_ahead(&mut self, key: ConnKey, now: Time) {
         let Some(local) = self.local(key) else { return };
         let ahead = local.io.as_mut().map_or(0, |io| io.held());

@@ -37,8 +37,8 @@ pub trait LocalIo: Send {
     /// out, it may read arrived bytes into a bounded buffer.
     fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 
-    /// Bytes that this end has read and that cannot be sent for lack of credit. The driver asks after
-    /// [`LocalIo::poll_closed`], and after each read until the result is zero.
+    /// Bytes that this end has read and that cannot be sent, for lack of credit or because their message is unfinished. The driver
+    /// asks after [`LocalIo::poll_closed`], after a pending read, and after each read until the result is zero.
     fn held(&mut self) -> usize {
         0
     }

@@ -24,6 +24,10 @@ use crate::ready::{ConnWaker, ReadyList};
 /// the turn do not count. When a thousand stalled readers resume at once, packets and pings are still handled in time.
 const MOVED_PER_TURN: usize = 1 << 20;
 
+/// The most bytes of an unfinished message that do not count under the memory limit. Messages have at most 64 KiB of payload, unless
+/// a Go server passes on a longer one of its client.
+const UNFINISHED_MESSAGE: usize = 128 << 10;
+
 /// How a link's stream ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LinkEnd {
@@ -132,8 +136,9 @@ impl<S: Side + Default, W: Wire, H: LinkHandler<S>, M: Meter> Driver<S, W, H, M>
     /// something: the next turn sends the closes and notifies the local ends.
     fn report_memory(&mut self, cx: &mut Context<'_>, now: Time) -> bool {
         let mut ended = false;
-        // A paused stream holds the bytes that its window has admitted.
-        let waiting = if self.paused { self.wire.as_mut().map_or(0, Wire::held) } else { 0 };
+        // A paused stream holds the bytes that its window has admitted, and any stream those of an unfinished message.
+        let held = self.wire.as_ref().map_or(0, Wire::held);
+        let waiting = if self.paused || held > UNFINISHED_MESSAGE { held } else { 0 };
         while let Some(shed_request) = self.memory.report(self.conns.link.total_held() + waiting, cx.waker())
         {
             let before = self.conns.link.total_held();
@@ -146,8 +151,8 @@ impl<S: Side + Default, W: Wire, H: LinkHandler<S>, M: Meter> Driver<S, W, H, M>
             }
             if freed == 0 {
                 if waiting > 0 && before == 0 {
-                    // The peer reads no answers, and no connection waits for bytes of this stream.
-                    let text = "answers are not read, and memory is short";
+                    // The peer reads no answers or finishes no message, and no connection waits for bytes of this stream.
+                    let text = "answers are not read or a message is unfinished, and memory is short";
                     self.fail(now, WireError::new(Code::ResourceExhausted, text));
                     self.drain_events(now);
                     ended = true;

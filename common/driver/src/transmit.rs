@@ -12,6 +12,8 @@ use crate::task::Driver;
 
 /// Bytes read from local ends in one turn.
 const TRANSMIT_PER_TURN: usize = 512 << 10;
+/// The least that one call of a local end counts, in bytes: a gRPC client's end may handle a hundred packets of a few bytes.
+const CALL_COST: usize = 4 << 10;
 /// Transmissions, of any size, in one turn.
 const STEPS_PER_TURN: usize = 512;
 /// The smallest remaining budget, in bytes, that is worth a read. Below it the stream is asked again.
@@ -29,19 +31,26 @@ impl<S: Side + Default, W: Wire, H: LinkHandler<S>, M: Meter> Driver<S, W, H, M>
             if budget < MIN_READ_BUDGET && self.conns.link.has_to_send() {
                 budget = self.poll_budget(cx).min(left);
             }
-            match self.conns.link.poll_transmit(now, budget) {
-                None => return false,
-                Some(Transmit::Control(packet)) => self.send(packet.map(|never| match never {})),
-                Some(Transmit::Read { key, max }) => {
+            let Some(transmit) = self.conns.link.poll_transmit(now, budget) else { return false };
+            let moved = match transmit {
+                Transmit::Control(packet) => {
+                    self.send(packet.map(|never| match never {}));
+                    continue;
+                }
+                Transmit::Read { key, max } => {
                     let read = self.read(key, max, now);
                     self.conns.sent(key, read);
                     budget = budget.saturating_sub(read);
-                    left = left.saturating_sub(read);
+                    read
                 }
-                Some(Transmit::Discard { key, max }) => left = left.saturating_sub(self.read(key, max, now)),
-                Some(Transmit::Linger { key, max }) => left = left.saturating_sub(self.conns.end(key, max)),
-                Some(Transmit::NoCredit { key }) => self.conns.poll_closed(key, now),
-            }
+                Transmit::Discard { key, max } => self.read(key, max, now),
+                Transmit::Linger { key, max } => self.conns.end(key, max),
+                Transmit::NoCredit { key } => {
+                    self.conns.poll_closed(key, now);
+                    0
+                }
+            };
+            left = left.saturating_sub(moved.max(CALL_COST));
         }
         true
     }

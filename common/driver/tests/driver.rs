@@ -4,6 +4,9 @@
 
 mod pair;
 
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -408,6 +411,31 @@ async fn readers_that_begin_to_read_at_once_are_served_in_several_turns() {
     assert!((1 << 20..2 << 20).contains(&most), "{most} bytes were taken in one turn");
 }
 
+/// Each read costs as much as one of 4 KiB.
+#[tokio::test(start_paused = true)]
+async fn short_reads_are_limited_per_turn() {
+    const SENT: usize = 10_000;
+    let mut pair = Pair::start(Limits::default(), 1 << 20, SENT);
+    let key = pair.dial().await;
+    let (local, mut frontend) = pair::pipe(SENT);
+    assert!(pair.server.send(ToServer::Attach(key, local.with_reads_of(1))).is_ok());
+    frontend.io.write_all(&pattern(SENT)).await.unwrap();
+    let counts = Arc::clone(&pair.server_counts);
+    // Between two polls of this task, which is always ready, the server's task has one turn.
+    let (mut before, mut turns) = (0, Vec::new());
+    let turns = tokio::spawn(poll_fn(move |cx| {
+        let sent = counts.lock().get("bytes sent").copied().unwrap_or_default();
+        turns.push(sent - std::mem::replace(&mut before, sent));
+        if sent == SENT {
+            return Poll::Ready(std::mem::take(&mut turns));
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }));
+    let turns = turns.await.unwrap();
+    assert!(turns.iter().all(|reads| *reads <= (512 << 10) / (4 << 10)), "{turns:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_stalled_reader_gets_everything_once_it_reads_again() {
     let mut pair = Pair::with_negotiated(Limits::default(), native(), WINDOW, 4_096);
@@ -559,6 +587,38 @@ async fn stream_whose_answers_are_not_read_ends_when_memory_is_short() {
 }
 
 /// Another link's bytes are the cause: nothing but the request wakes this link.
+#[tokio::test(start_paused = true)]
+async fn stream_with_an_unfinished_message_ends_when_memory_is_short() {
+    let (agent, mut task, counts) = ByHand::within(Limits::default(), 1 << 20);
+    agent.begin_message(1 << 20);
+    let ended = tokio::time::timeout(Duration::from_secs(60), &mut task).await;
+    assert!(ended.is_err(), "the process has memory");
+    agent.begin_message(1);
+    let end = tokio::time::timeout(Duration::from_secs(60), task).await.expect("an end").unwrap();
+    assert!(matches!(end, LinkEnd::Failed(error) if error.code == Code::ResourceExhausted));
+    assert!(!counts.lock().contains_key("paused"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn unfinished_message_of_a_client_counts_and_is_reset_when_memory_is_short() {
+    const LIMIT: usize = 1 << 20;
+    let bounds = Bounds { limits: Limits::default(), memory: MemoryLimiter::new(LIMIT) };
+    let mut pair = Pair::within(&bounds, native(), WINDOW, 1_000);
+    let mut clients = Vec::new();
+    for count in 1..=5 {
+        let key = pair.dial().await;
+        let (mut local, client) = pair::pipe(1_000);
+        local.unfinished = LIMIT / 4;
+        assert!(pair.server.send(ToServer::Attach(key, local)).is_ok());
+        clients.push(client);
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let counted = pair.server_counts.lock()["queued"];
+        assert_eq!(counted, if count < 5 { count * LIMIT / 4 } else { LIMIT / 4 * 3 });
+    }
+    let reset = clients.iter_mut().filter_map(|client| client.ended.try_recv().ok()).collect::<Vec<_>>();
+    assert_eq!(reset, [CloseReason::Broken(Cause::Stalled), CloseReason::Broken(Cause::Stalled)]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn close_of_a_shed_connection_is_sent_at_once() {
     let bounds = Bounds { limits: Limits::default(), memory: MemoryLimiter::new(200_000) };

@@ -63,9 +63,9 @@ impl Deframer {
         if self.have == PREFIX { self.length } else { 0 }
     }
 
-    /// The gathered bytes of the unfinished message.
+    /// The bytes that wait here: the unread rest of a chunk, and those of the unfinished message.
     pub(super) fn waiting(&self) -> usize {
-        self.gathered.len()
+        self.chunk.len() + self.gathered.len()
     }
 
     /// Whether the stream may end here.

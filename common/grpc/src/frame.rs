@@ -9,6 +9,8 @@ use std::sync::Arc;
 use bytes::{Buf, Bytes};
 use mux::Packet;
 use prost::Message;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio_util::sync::CancellationToken;
 
 use super::packet::{message, put_data_head};
 
@@ -22,13 +24,36 @@ const INLINE: usize = 30;
 pub(super) const OVERHEAD: usize = INLINE;
 
 /// Counts a stream's frames that h2 has not sent: each frame holds a reference.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Queued(Arc<()>);
+#[derive(Debug, Clone)]
+pub(super) struct Queued(Arc<Unsent>);
+
+#[derive(Debug)]
+struct Unsent {
+    all_sent: CancellationToken,
+    #[expect(dead_code, reason = "held until all frames were sent")]
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Drop for Unsent {
+    fn drop(&mut self) {
+        self.all_sent.cancel();
+    }
+}
 
 impl Queued {
+    /// Of a new stream. The permit is released once the stream is dropped and all frames were sent.
+    pub(super) fn new(permit: Option<OwnedSemaphorePermit>) -> Self {
+        Queued(Arc::new(Unsent { all_sent: CancellationToken::new(), permit }))
+    }
+
     /// Whether all frames were sent.
     pub(super) fn is_empty(&self) -> bool {
         Arc::strong_count(&self.0) == 1
+    }
+
+    /// Canceled once the stream is dropped and all frames were sent.
+    pub(super) fn all_sent(&self) -> CancellationToken {
+        self.0.all_sent.clone()
     }
 }
 

@@ -89,10 +89,14 @@ pub trait Wire {
     /// close can be read ahead, within the memory that its window granted. Off returns the withheld window.
     fn hold_back(&mut self, _on: bool) {}
 
-    /// Bytes that have arrived and were not returned yet, or whose window is withheld.
-    fn held(&mut self) -> usize {
+    /// Bytes that were read and not returned yet, those of an unfinished message included, or whose window is withheld. Takes
+    /// no lock.
+    fn held(&self) -> usize {
         0
     }
+
+    /// Ends the stream if an unfinished message is longer than this. At first the limit is [`MESSAGE_LIMIT`].
+    fn limit_messages(&mut self, _bytes: usize) {}
 
     /// The RTT to the peer without load, once it is measured.
     fn rtt(&self) -> Option<Duration> {

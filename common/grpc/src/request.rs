@@ -8,6 +8,7 @@ use h2::RecvStream;
 use h2::server::SendResponse;
 use http::header::{AsHeaderName, CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Method, Response, StatusCode};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::backlog::Backlog;
 use super::frame::Queued;
@@ -37,6 +38,8 @@ pub struct Request {
     pub metadata: HeaderMap,
     /// The keepalive of the connection that the stream is on.
     pub keepalive: Arc<KeepaliveHandle>,
+    /// Held until the accepted stream is dropped and all its frames were sent.
+    pub permit: Option<OwnedSemaphorePermit>,
     /// Whether the connection has had an accepted stream; [`Request::accept`] sets it.
     pub(super) has_accepted: Arc<AtomicBool>,
     pub(super) respond: SendResponse<OutFrame>,
@@ -70,7 +73,7 @@ impl Request {
         // The response wakes the connection's driver.
         self.has_accepted.store(true, Ordering::Release);
         let send = self.respond.send_response(response, false).map_err(|e| WireError::at_server(&e))?;
-        let side = Side::Server(self.lingering, Queued::default());
+        let side = Side::Server(self.lingering, Queued::new(self.permit));
         Ok(WireStream::new(Some((send, self.body)), side, self.keepalive, self.window, self.backlog))
     }
 

@@ -258,6 +258,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Serving<IO> {
             path: head.uri.path().to_owned(),
             metadata: head.headers,
             keepalive: Arc::clone(&self.keepalive),
+            permit: None,
             has_accepted: Arc::clone(&self.has_accepted),
             respond,
             body,

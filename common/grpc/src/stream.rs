@@ -22,7 +22,7 @@ use mux::Packet;
 use parking_lot::Mutex;
 
 use super::backlog::Backlog;
-use super::deframe::{Deframer, Step};
+use super::deframe::{Deframer, MESSAGE_LIMIT, Step};
 use super::frame::{OVERHEAD, OutFrame, Queued};
 use super::keepalive::KeepaliveHandle;
 use super::lingering::LingeringHandle;
@@ -82,6 +82,8 @@ pub struct WireStream {
     /// Bytes that [`Wire::poll_hold`] has read. They precede the bytes that HTTP/2 holds.
     ahead: Joined,
     deframer: Deframer,
+    /// See [`Wire::limit_messages`].
+    message_limit: usize,
     side: Side,
     /// The connection's keepalive.
     keepalive: Arc<KeepaliveHandle>,
@@ -116,6 +118,7 @@ impl WireStream {
             recv,
             ahead: Joined::default(),
             deframer: Deframer::default(),
+            message_limit: MESSAGE_LIMIT,
             side,
             keepalive,
             backlog,
@@ -196,6 +199,10 @@ impl WireStream {
                 Step::Message(message, used) => (Some(message), used),
                 Step::Hungry(used) => (None, used),
             };
+            if message.is_none() && self.deframer.expects() > self.message_limit {
+                let text = format!("a message of more than {} bytes came too early", self.message_limit);
+                return Poll::Ready(Err(WireError::new(Code::ResourceExhausted, text)));
+            }
             if let Some(held) = &mut self.held {
                 // Frames of 16 KiB split messages, so parts count too. A message larger than the window is the exception,
                 // if no other window is withheld: it could not arrive otherwise.
@@ -320,9 +327,15 @@ impl Wire for WireStream {
         }
     }
 
-    fn held(&mut self) -> usize {
-        let Some(recv) = &mut self.recv else { return 0 };
-        recv.flow_control().used_capacity().saturating_sub(self.owed) + self.deframer.waiting()
+    fn held(&self) -> usize {
+        if self.recv.is_none() {
+            return 0;
+        }
+        self.ahead.len() + self.deframer.waiting() + self.held.unwrap_or_default()
+    }
+
+    fn limit_messages(&mut self, bytes: usize) {
+        self.message_limit = bytes;
     }
 
     fn rtt(&self) -> Option<Duration> {
@@ -350,7 +363,7 @@ impl Drop for WireStream {
             // h2 sends the queued frames and, if the client has not ended, RST_STREAM with NO_ERROR.
             (Side::Server(lingering, queued), recv) if self.finished => {
                 drop(recv);
-                lingering.keep(send, std::mem::take(queued));
+                lingering.keep(send, queued);
             }
             _ if self.finished && self.ended => {}
             _ => send.send_reset(Reason::CANCEL),

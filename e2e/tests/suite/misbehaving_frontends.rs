@@ -2,6 +2,7 @@
 
 use anyhow::{Result, ensure};
 use bytes::Bytes;
+use e2e::adversarial::frames::{SETTINGS, frame, hello, read_frame};
 use e2e::adversarial::{
     PacketStream, bare, close_req, crossed, data, dial_cls, dial_req, dial_rsp, drain, unknown,
 };
@@ -287,6 +288,21 @@ async fn a_flood_of_resets_is_survived() -> Result<()> {
     pair.server().wait_metric("pending_backend_dials", &[], 0.0).await?;
     pair.server().wait_metric("established_connections", &[], 0.0).await?;
     works(pair.frontend(), &endpoint.target()).await
+}
+
+/// Each SETTINGS changes the windows of all streams.
+#[tokio::test]
+async fn a_flood_of_settings_ends_its_connection() -> Result<()> {
+    for front in [Front::Unix, Front::Tls] {
+        let pair = Setup::new(Mode::Grpc, front).start().await?;
+        let mut socket = pair.frontend().socket().await?;
+        let flood = (0..200).flat_map(|number| frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, number % 2]));
+        socket.write_all(&hello().into_iter().chain(flood).collect::<Vec<_>>()).await?;
+        socket.flush().await?;
+        within("the connection's end", async { while read_frame(&mut socket).await.is_ok() {} }).await?;
+        works(pair.frontend(), &Endpoint::echo().await?.target()).await?;
+    }
+    Ok(())
 }
 
 /// A stalled reader delays only itself.

@@ -1,7 +1,7 @@
 //! Accept loops of the frontends: from a listening socket to the frontend that serves its connections.
 //!
 //! ```text
-//!   Unix socket ──────────────┐        ┌── authority patch (Unix only) ── HTTP/2 ── Proxy streams
+//!   Unix socket ──────────────┐        ┌── authority patch ── HTTP/2 ── Proxy streams
 //!   TCP ── TLS, within limits ┴─ mode ─┤
 //!                                      └── HTTP CONNECT
 //! ```
@@ -101,8 +101,7 @@ pub async fn serve_frontend(
                         Some(settings) => {
                             let mut connection = ReadAhead::new(connection);
                             connection.begin(SOCKET_READ_AHEAD);
-                            let patched = AuthorityPatch::new(connection, settings.max_frame_size);
-                            frontend.serve_http2(patched, &settings, &peer, stop).await;
+                            frontend.serve_http2(connection, &settings, &peer, stop).await;
                         }
                     }
                 }
@@ -185,7 +184,7 @@ impl Frontend {
             self.metrics.dials.failures.count(FailureReason::NoAgent);
             request.refuse(Code::ResourceExhausted, text);
         };
-        let on_stream = |request: Request| {
+        let on_stream = |mut request: Request| {
             if request.path != PROXY_PATH {
                 if request.path == AGENT_PATH {
                     self.metrics.refused_connects.count(RefusedConnect::Path);
@@ -214,10 +213,11 @@ impl Frontend {
                 }
                 return refuse_at_limit(request, "the server's limit of Proxy streams is reached");
             };
+            request.permit = Some(permit);
             match request.accept(HeaderMap::new()) {
                 Ok(stream) => {
                     let (frontend, peer) = (self.clone(), Arc::clone(peer));
-                    dials.lock().spawn(async move { frontend.serve_stream(stream, peer, permit).await });
+                    dials.lock().spawn(async move { frontend.serve_stream(stream, peer).await });
                 }
                 Err(error) => tracing::debug!(%peer, %error, "frontend stream lost before it was accepted"),
             }
@@ -229,6 +229,7 @@ impl Frontend {
                 self.draining.cancelled().await;
             }
         };
+        let io = AuthorityPatch::new(io, settings.max_frame_size);
         let served = {
             let mut serving = pin!(serve_connection(io, settings, on_stream, shutdown));
             poll_fn(|cx| {

@@ -159,10 +159,20 @@ async fn an_unknown_method_is_unimplemented() {
     }
 }
 
-#[tokio::test]
-async fn a_path_as_authority_is_served() {
-    let mut bench = Bench::new(Protocol::Grpc);
-    // The preface, empty SETTINGS, and HEADERS of a request with `:authority: %2Fvar%2Frun%2Fx.sock` as a raw literal.
+/// An HTTP/2 frame of at most 255 bytes.
+fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0, 0, u8::try_from(payload.len()).unwrap(), kind, flags, 0, 0, 0, stream];
+    frame.extend_from_slice(payload);
+    frame
+}
+
+/// The preface and these SETTINGS.
+fn preface(settings: &[u8]) -> Vec<u8> {
+    [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(), frame(4, 0, 0, settings)].concat()
+}
+
+/// The HEADERS of a request with `:authority: %2Fvar%2Frun%2Fx.sock` as a raw literal.
+fn request(stream: u8) -> Vec<u8> {
     let authority = b"%2Fvar%2Frun%2Fx.sock";
     let mut block = vec![0x83, 0x86]; // :method POST, :scheme http
     for (index, value) in [(4_u8, b"/ProxyService/Proxy".as_slice()), (1, authority)] {
@@ -176,24 +186,53 @@ async fn a_path_as_authority_is_served() {
             block.extend_from_slice(text.as_bytes());
         }
     }
-    let frame = |kind: u8, flags: u8, stream: u8, payload: &[u8]| {
-        let mut frame = vec![0, 0, u8::try_from(payload.len()).unwrap(), kind, flags, 0, 0, 0, stream];
-        frame.extend_from_slice(payload);
-        frame
-    };
+    frame(1, 4, stream, &block)
+}
+
+/// A DATA frame with one packet.
+fn message(flags: u8, stream: u8, packet: &[u8]) -> Vec<u8> {
+    frame(0, flags, stream, &[&[0, 0, 0, 0, u8::try_from(packet.len()).unwrap()], packet].concat())
+}
+
+#[tokio::test]
+async fn a_path_as_authority_is_served() {
+    let mut bench = Bench::new(Protocol::Grpc);
     // Packet { dialRequest: { protocol: "tcp", address: "a:1", random: 1 } }
     let packet = b"\x12\x0c\x0a\x03tcp\x12\x03a:1\x18\x01";
-    let message = [&[0, 0, 0, 0, u8::try_from(packet.len()).unwrap()], packet.as_slice()].concat();
-    let request = [
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
-        frame(4, 0, 0, &[]),
-        frame(1, 4, 1, &block),
-        frame(0, 0, 1, &message),
-    ]
-    .concat();
     let mut client = bench.connect().await;
-    client.write_all(&request).await.unwrap();
+    client.write_all(&[preface(&[]), request(1), message(0, 1, packet)].concat()).await.unwrap();
     assert_eq!(bench.dial().await.target.address, "a:1");
+}
+
+/// The client grants no window for the answers to its packets.
+#[tokio::test]
+async fn streams_with_unsent_answers_count_under_the_limit() {
+    let bench = Bench::new(Protocol::Grpc);
+    let mut client = bench.connect().await;
+    client.write_all(&preface(&[0, 4, 0, 0, 0, 0])).await.unwrap();
+    for stream in [1, 3, 5] {
+        // Packet { type: DATA, data: { connectID: 1, data: "x" } }, and the end of the stream.
+        let packet = message(1, stream, b"\x08\x04\x22\x05\x08\x01\x1a\x01x");
+        client.write_all(&[request(stream), packet].concat()).await.unwrap();
+    }
+    let finished = async {
+        while bench.readings.samples("stream_packets")
+            != [
+                r#"stream_packets_total{packet_type="CLOSE_RSP",segment="to_client"} 3"#,
+                r#"stream_packets_total{packet_type="DATA",segment="from_client"} 3"#,
+            ]
+            || bench.readings.samples("grpc_connections") != [r#"grpc_connections{service_method="Proxy"} 0"#]
+        {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(SOON, finished).await.expect("the answers are queued");
+    let error = bench.open("/ProxyService/Proxy").await.expect_err("the streams are still there");
+    assert_eq!(error.code, Code::ResourceExhausted, "{error}");
+
+    client.write_all(&frame(4, 0, 0, &[0, 4, 0, 0, 1, 0])).await.unwrap();
+    let again = async { while bench.open("/ProxyService/Proxy").await.is_err() {} };
+    timeout(SOON, again).await.expect("a stream has sent its answer");
 }
 
 #[tokio::test]

@@ -24,7 +24,7 @@ pub use commands::probe::Protocol;
 use net::listen::{Priority, descriptor_limit};
 use serve::logs::{ConnectionLogWriter, LogLimit};
 use serve::metrics::LiveGuard;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -88,14 +88,12 @@ impl Frontend {
 struct OpenGuard {
     _by_protocol: LiveGuard,
     _by_frontend: Option<LiveGuard>,
-    /// Of a Proxy stream.
-    _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Frontend {
-    fn enter(&self, by_protocol: LiveGuard, permit: Option<OwnedSemaphorePermit>) -> OpenGuard {
+    fn enter(&self, by_protocol: LiveGuard) -> OpenGuard {
         let by_frontend = self.name.map(|name| self.metrics.frontend_connections.enter(name));
-        OpenGuard { _by_protocol: by_protocol, _by_frontend: by_frontend, _permit: permit }
+        OpenGuard { _by_protocol: by_protocol, _by_frontend: by_frontend }
     }
 
     /// Its name in the log.

@@ -66,8 +66,7 @@ pub(super) fn connection_log(readings: &Readings) -> ConnectionLog {
     let target = Target::new("tcp", "node:1");
     let own = (ConnectionLogWriter::default(), metrics.clone());
     let identity = ConnInfo::new(1, "http-connect", "test".into(), target, own);
-    let live =
-        OpenGuard { _by_protocol: metrics.http_connections.enter(), _by_frontend: None, _permit: None };
+    let live = OpenGuard { _by_protocol: metrics.http_connections.enter(), _by_frontend: None };
     let slot = Budget::new(1, 1).connection(&Budget::new(1, 1)).expect("room for one");
     let lane = LaneTraffic::new(Instant::now()).enter();
     ConnectionLog::open(identity, live, (slot, lane), TaskTracker::new().token())

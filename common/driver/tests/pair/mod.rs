@@ -27,6 +27,8 @@ struct Lane {
     packets: VecDeque<Packet<Bytes>>,
     bytes: usize,
     ended: bool,
+    /// The bytes of a message that its writer has not finished.
+    unfinished: usize,
     /// Its writer has gone.
     lost: bool,
     /// Accepts nothing; a sender gets an error.
@@ -88,6 +90,13 @@ impl ByHand {
             lane.bytes += payload.len();
         }
         lane.packets.push_back(packet);
+        wake(&mut lane.reader);
+    }
+
+    /// Sends these bytes of a message that does not end.
+    pub(crate) fn begin_message(&self, bytes: usize) {
+        let mut lane = self.to_server.lock();
+        lane.unfinished += bytes;
         wake(&mut lane.reader);
     }
 
@@ -156,8 +165,8 @@ impl Wire for MemoryWire {
         self.held = lane.bytes;
     }
 
-    fn held(&mut self) -> usize {
-        self.held
+    fn held(&self) -> usize {
+        self.held + self.inward.lock().unfinished
     }
 
     fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<()> {
@@ -191,6 +200,11 @@ pub(crate) struct PipeIo {
     to_discard: usize,
     /// Writes fail.
     broken: bool,
+    /// The most bytes that a read returns, and what was read from the pipe and not returned.
+    longest_read: usize,
+    rest: Bytes,
+    /// The bytes of a message that its client has not finished.
+    pub(crate) unfinished: usize,
 }
 
 /// The other side of a [`PipeIo`].
@@ -202,7 +216,17 @@ pub(crate) struct Peer {
 pub(crate) fn pipe(capacity: usize) -> (PipeIo, Peer) {
     let (local, remote) = tokio::io::duplex(capacity);
     let (report, ended) = oneshot::channel();
-    (PipeIo { io: local, ended: Some(report), to_discard: 0, broken: false }, Peer { io: remote, ended })
+    let (longest_read, rest) = (usize::MAX, Bytes::new());
+    let local = PipeIo {
+        io: local,
+        ended: Some(report),
+        to_discard: 0,
+        broken: false,
+        longest_read,
+        rest,
+        unfinished: 0,
+    };
+    (local, Peer { io: remote, ended })
 }
 
 impl PipeIo {
@@ -210,17 +234,23 @@ impl PipeIo {
     pub(crate) fn broken(self) -> Self {
         PipeIo { broken: true, ..self }
     }
+
+    /// The same, but a read returns at most this many bytes.
+    pub(crate) fn with_reads_of(self, longest_read: usize) -> Self {
+        PipeIo { longest_read, ..self }
+    }
 }
 
 impl LocalIo for PipeIo {
     fn poll_read(&mut self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Read>> {
-        let mut buffer = vec![0; max];
-        let mut buf = ReadBuf::new(&mut buffer);
-        std::task::ready!(Pin::new(&mut self.io).poll_read(cx, &mut buf))?;
-        Poll::Ready(Ok(match buf.filled() {
-            [] => Read::Eof,
-            bytes => Read::Data(Bytes::copy_from_slice(bytes)),
-        }))
+        if self.rest.is_empty() {
+            let mut buffer = vec![0; max];
+            let mut buf = ReadBuf::new(&mut buffer);
+            std::task::ready!(Pin::new(&mut self.io).poll_read(cx, &mut buf))?;
+            self.rest = Bytes::copy_from_slice(buf.filled());
+        }
+        let bytes = self.rest.split_to(self.rest.len().min(max).min(self.longest_read));
+        Poll::Ready(Ok(if bytes.is_empty() { Read::Eof } else { Read::Data(bytes) }))
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>, chunks: &mut Chunks<'_>) -> Poll<io::Result<()>> {
@@ -232,6 +262,10 @@ impl LocalIo for PipeIo {
 
     fn poll_closed(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
         Poll::Pending
+    }
+
+    fn held(&mut self) -> usize {
+        self.unfinished
     }
 
     fn poll_shut_down(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -9,6 +9,8 @@
 //! HEADERS frame is held back until it is complete. CONTINUATION passes: pseudo-headers come first, and h2 refuses, as
 //! before, an `:authority` that is split across frames, an empty one, and one whose name is in the dynamic table. No
 //! code behind this patch may derive anything from the authority.
+//!
+//! Since it sees each frame, it also ends a connection with too many frames for which h2 walks through all streams.
 
 mod block;
 mod huffman;
@@ -28,8 +30,15 @@ pub(super) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 pub(super) const HEAD: usize = 9;
 
 const HEADERS: u8 = 1;
+const SETTINGS: u8 = 4;
+const GOAWAY: u8 = 7;
+const ACK: u8 = 0x1;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
+
+/// The most SETTINGS (without ACK) and GOAWAY of a connection. For each h2 walks through all streams, of which there may be 65,536,
+/// without a pause. grpc-go sends SETTINGS once, and up to 20 times more while its window grows from 64 KiB to 16 MiB.
+const MAX_WALKS: usize = 100;
 
 /// A transport whose incoming HEADERS are patched. Writes pass through.
 #[derive(Debug)]
@@ -37,6 +46,8 @@ pub struct AuthorityPatch<IO> {
     io: IO,
     /// The longest HEADERS payload that is held: h2 refuses longer ones.
     max_frame: usize,
+    /// SETTINGS and GOAWAY so far.
+    walks: usize,
     state: State,
 }
 
@@ -70,7 +81,7 @@ impl<IO> AuthorityPatch<IO> {
     /// Wraps a new server-side transport. `max_frame_size`: that of the server's SETTINGS, in bytes.
     pub fn new(io: IO, max_frame_size: u32) -> Self {
         let max_frame = usize::try_from(max_frame_size).unwrap_or(usize::MAX);
-        AuthorityPatch { io, max_frame, state: State::Preface(0) }
+        AuthorityPatch { io, max_frame, walks: 0, state: State::Preface(0) }
     }
 
     /// The transport.
@@ -100,6 +111,9 @@ impl<IO> AuthorityPatch<IO> {
                     *have += 1;
                     at += 1;
                     if *have == HEAD {
+                        let [_, _, _, kind, flags, ..] = *head;
+                        let walks = kind == GOAWAY || kind == SETTINGS && flags & ACK == 0;
+                        self.walks += usize::from(walks);
                         self.state = State::after_head(head, self.max_frame);
                     }
                 }
@@ -194,6 +208,9 @@ impl<IO: AsyncRead + Unpin> AsyncRead for AuthorityPatch<IO> {
                     let fresh = &mut buf.filled_mut()[before..];
                     let ended = fresh.is_empty();
                     let passed = this.scan(fresh);
+                    if this.walks > MAX_WALKS {
+                        return Poll::Ready(Err(io::Error::other("too many frames of SETTINGS or GOAWAY")));
+                    }
                     buf.set_filled(before + passed);
                     // A read of zero bytes would mean end of file.
                     if ended || passed > 0 {

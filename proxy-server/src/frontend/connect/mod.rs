@@ -93,7 +93,7 @@ impl Frontend {
                 }
                 tracing::debug!(%peer, %why, "HTTP CONNECT connection not served");
                 if let NotServed::Refused(error) = why {
-                    let _live = self.enter(self.metrics.http_connections.enter(), None);
+                    let _live = self.enter(self.metrics.http_connections.enter());
                     if send_answer(&mut socket, answer::refusal(error, &buffer).as_bytes()).await {
                         linger(&mut socket).await;
                     }
@@ -103,7 +103,7 @@ impl Frontend {
     }
 
     async fn connect<S: Socket>(&self, mut socket: S, peer: Arc<str>, head: Head, mut early: BytesMut) {
-        let live = self.enter(self.metrics.http_connections.enter(), None);
+        let live = self.enter(self.metrics.http_connections.enter());
         let lifetime = self.lifetimes.token();
         let id = next_id();
         let target = Target::new("tcp", head.address).numbered(i64::try_from(id).unwrap_or_default());

@@ -11,14 +11,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use driver::{Chunks, CloseReason, LocalIo, Read};
 use grpc::joined::Joined;
-use grpc::{Code, Wire, WireError};
+use grpc::{Code, MESSAGE_LIMIT, Wire, WireError};
 use mux::Packet;
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::LINGER;
 use super::chunk_sizer::ChunkSizer;
 use super::machine::{CONNECTION, Order};
-use super::stream::Stream;
+use super::stream::{PACKETS_PER_TURN, Stream};
 use crate::frontend::barrier::FirstByteBarrier;
 use crate::frontend::connection_log::ConnectionLog;
 
@@ -61,7 +61,8 @@ pub struct GrpcIo<W> {
 
 impl<W: Wire> GrpcIo<W> {
     /// `stream` has just sent its DIAL_RSP.
-    pub fn new(stream: Stream<W>, log: ConnectionLog) -> Self {
+    pub fn new(mut stream: Stream<W>, log: ConnectionLog) -> Self {
+        stream.wire.limit_messages(MESSAGE_LIMIT);
         GrpcIo {
             stream,
             ahead: Joined::default(),
@@ -99,7 +100,8 @@ impl<W: Wire> GrpcIo<W> {
     /// Joins a small message with the messages that have arrived after it, so that they share one packet of the link.
     fn gather(&mut self, cx: &mut Context<'_>, first: Bytes) {
         self.ahead.join(first);
-        while self.ahead.len() < GATHERED && self.closed.is_none() {
+        let last = self.stream.received + PACKETS_PER_TURN;
+        while self.ahead.len() < GATHERED && self.closed.is_none() && self.stream.received < last {
             let Poll::Ready(order) = self.poll_order(cx) else { return };
             self.put_ahead(order);
         }
@@ -175,7 +177,12 @@ impl<W: Wire + Send> LocalIo for GrpcIo<W> {
     /// still queued.
     fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.stream.wire.hold_back(true);
+        let last = self.stream.received + PACKETS_PER_TURN;
         while self.closed.is_none() {
+            if self.stream.received >= last {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             match self.poll_order(cx) {
                 Poll::Ready(order) => self.put_ahead(order),
                 Poll::Pending => ready!(self.poll_more(cx)),

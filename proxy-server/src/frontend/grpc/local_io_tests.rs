@@ -1,6 +1,8 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::task::Waker;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Wake, Waker};
 
 use grpc::Incoming;
 use mux::DialId;
@@ -39,7 +41,7 @@ impl Wire for Arrived {
         self.held = on.then(|| self.held.unwrap_or_default());
     }
 
-    fn held(&mut self) -> usize {
+    fn held(&self) -> usize {
         self.held.unwrap_or_default()
     }
 
@@ -75,8 +77,59 @@ async fn small_messages_go_on_as_one() {
         read.push(bytes.len());
     }
     assert_eq!(read.iter().sum::<usize>(), 38_010);
-    assert!(read.len() <= 4, "{read:?}");
+    assert!(read.len() <= 7, "{read:?}");
     assert!(matches!(local.poll_read(&mut cx, 1), Poll::Ready(Ok(Read::Closed))));
+}
+
+/// Each message waits for 63 useless packets, or for none.
+#[tokio::test]
+async fn packets_are_limited_per_call() {
+    for useless in [0, 63] {
+        let message = || std::iter::repeat_n(Packet::Drain, useless).chain([data(1)]);
+        let most_of = |call: &mut dyn FnMut(&mut GrpcIo<Arrived>) -> bool| {
+            let mut local = open((0..1_000).flat_map(|_| message()));
+            let mut most = 0;
+            let mut before = local.stream.wire.packets.len();
+            while before > 0 {
+                assert!(call(&mut local));
+                let left = local.stream.wire.packets.len();
+                most = most.max(before - left);
+                before = left;
+            }
+            most
+        };
+        let mut cx = Context::from_waker(Waker::noop());
+        let reads = most_of(&mut |local| local.poll_read(&mut cx, 1 << 20).is_ready());
+        let mut cx = Context::from_waker(Waker::noop());
+        let reads_ahead = most_of(&mut |local| local.poll_closed(&mut cx).is_pending());
+        assert!(
+            reads <= 3 * PACKETS_PER_TURN && reads_ahead <= 2 * PACKETS_PER_TURN,
+            "{reads}, {reads_ahead}"
+        );
+    }
+}
+
+/// Counts its wake-ups.
+#[derive(Default)]
+struct Wakes(AtomicUsize);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[tokio::test]
+async fn packets_that_arrived_are_read_ahead_without_another_arrival() {
+    let mut local = open(vec![data(1); 1_000]);
+    let wakes = Arc::new(Wakes::default());
+    let waker = Waker::from(Arc::clone(&wakes));
+    let mut calls = 0;
+    while wakes.0.load(Ordering::Relaxed) == calls {
+        assert!(local.poll_closed(&mut Context::from_waker(&waker)).is_pending());
+        calls += 1;
+    }
+    assert_eq!(local.held(), 1_000);
 }
 
 #[tokio::test]

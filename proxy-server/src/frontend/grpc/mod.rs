@@ -18,7 +18,6 @@ use std::time::Duration;
 use flags::GoDuration;
 use grpc::Wire;
 use serve::logs::Peer;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
 use self::local_io::GrpcIo;
@@ -37,13 +36,8 @@ const FIRST_DIAL: Duration = Duration::from_secs(300);
 
 impl Frontend {
     /// Serves one Proxy stream until it is attached to its link or has ended. `peer` is for the log.
-    pub(super) async fn serve_stream<W: Wire + Send + 'static>(
-        &self,
-        wire: W,
-        peer: Arc<str>,
-        permit: OwnedSemaphorePermit,
-    ) {
-        let live = self.enter(self.metrics.grpc_connections.enter(ServiceMethod::Proxy), Some(permit));
+    pub(super) async fn serve_stream<W: Wire + Send + 'static>(&self, wire: W, peer: Arc<str>) {
+        let live = self.enter(self.metrics.grpc_connections.enter(ServiceMethod::Proxy));
         let mut stream = Stream::new(wire, self.metrics.clone());
         let Some(target) = first_dial(&mut stream).await else {
             return end(stream).await;

@@ -13,8 +13,12 @@ use tokio::time::Instant;
 use super::machine::{Machine, Order};
 use crate::metrics::Metrics;
 
-/// Packets without an order that are handled in one turn, because many connections share a task.
-const PACKETS_PER_TURN: usize = 64;
+/// How many packets one call handles, because many connections share a task.
+pub(super) const PACKETS_PER_TURN: usize = 64;
+
+/// The longest message until the stream is attached to its link, in bytes. What has arrived of it does not count under the memory
+/// limit before that. The longest valid DIAL_REQ has about 1.1 KiB.
+const FIRST_MESSAGES: usize = 64 << 10;
 
 /// See the module.
 #[derive(Debug)]
@@ -26,6 +30,8 @@ pub struct Stream<W> {
     metrics: Metrics,
     from_client: PacketMeter,
     to_client: PacketMeter,
+    /// The number of packets received so far.
+    pub(super) received: usize,
     /// The client's direction, or the whole stream, has ended.
     pub(super) ended: bool,
     /// The client receives nothing more.
@@ -36,13 +42,15 @@ pub struct Stream<W> {
 
 impl<W: Wire> Stream<W> {
     /// A stream that has received nothing yet.
-    pub fn new(wire: W, metrics: Metrics) -> Self {
+    pub fn new(mut wire: W, metrics: Metrics) -> Self {
+        wire.limit_messages(FIRST_MESSAGES);
         Stream {
             wire,
             machine: Machine::default(),
             from_client: metrics.packets.meter(Segment::FromClient),
             to_client: metrics.packets.meter(Segment::ToClient),
             metrics,
+            received: 0,
             ended: false,
             lost: false,
             answered: false,
@@ -109,6 +117,7 @@ impl<W: Wire> Stream<W> {
     fn poll_incoming(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Incoming>, ()>> {
         Poll::Ready(match ready!(self.wire.poll_packet(cx)) {
             Some(Ok(incoming)) => {
+                self.received += 1;
                 match &incoming {
                     Incoming::Packet(packet) => self.from_client.count(packet.kind()),
                     Incoming::Unknown(_) | Incoming::Malformed(_) => {

@@ -1,10 +1,11 @@
 //! One Proxy stream against a scripted dialer and a wire in memory, in paused time.
 
-use std::sync::Arc;
+use std::future::pending;
 
 use bytes::Bytes;
 use driver::CloseReason;
-use grpc::Incoming;
+use grpc::{Code, Incoming, Keepalive, Request, ServerSettings, WireError, serve_connection};
+use http::HeaderMap;
 use mux::{Cause, ConnectId, DialId, Packet};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -35,8 +36,7 @@ impl Bench {
         let (server, client) = wire();
         let (readings, lifetimes) = (Readings::new(), TaskTracker::new());
         let frontend = frontend(dialer, &readings, &lifetimes);
-        let permit = Arc::clone(&frontend.streams).try_acquire_owned().unwrap();
-        let task = tokio::spawn(async move { frontend.serve_stream(server, "test".into(), permit).await });
+        let task = tokio::spawn(async move { frontend.serve_stream(server, "test".into()).await });
         Bench { client, dials, readings, lifetimes, task }
     }
 
@@ -334,4 +334,32 @@ async fn large_packets_are_cut_both_ways() {
         total += payload.len();
     }
     assert_eq!((total, received.as_slice()), (LARGE.len(), LARGE.as_slice()));
+}
+
+/// Sends one DATA of this length before any dial, over HTTP/2. Returns the answer.
+async fn answer_to_first_message(length: usize) -> Result<Option<Incoming>, WireError> {
+    let (client, server) = tokio::io::duplex(1 << 20);
+    let readings = Readings::new();
+    let frontend = frontend(dialer().0, &readings, &TaskTracker::new());
+    tokio::spawn(async move {
+        let on_stream = |request: Request| {
+            let (stream, frontend) = (request.accept(HeaderMap::new()).unwrap(), frontend.clone());
+            tokio::spawn(async move { frontend.serve_stream(stream, "test".into()).await });
+        };
+        serve_connection(server, &ServerSettings::for_frontends(), on_stream, pending()).await
+    });
+    let first = Packet::Data { id: ConnectId(7), payload: vec![7; length].into() };
+    let target = ("server:8090", "/ProxyService/Proxy");
+    let deadline = Instant::now() + SOON;
+    let mut client =
+        grpc::connect(client, Keepalive::DEFAULT, target, HeaderMap::new(), Some(first), deadline).await?;
+    poll_fn(|cx| client.stream.poll_packet(cx)).await.transpose()
+}
+
+#[tokio::test(start_paused = true)]
+async fn long_messages_before_the_dial_end_the_stream() {
+    let refused = Packet::CloseRsp { id: ConnectId(7), error: "backend not initialized".into() };
+    assert_eq!(answer_to_first_message(60_000).await, Ok(Some(Incoming::Packet(refused))));
+    let ended = answer_to_first_message(70_000).await.map_err(|error| error.code);
+    assert_eq!(ended, Err(Code::ResourceExhausted));
 }

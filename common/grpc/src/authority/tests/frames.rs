@@ -9,7 +9,7 @@ use httlib_hpack::Encoder;
 use proptest::prelude::*;
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 
-use super::super::{AuthorityPatch, PADDED, PRIORITY, patch_payload};
+use super::super::{ACK, AuthorityPatch, GOAWAY, PADDED, PRIORITY, SETTINGS, patch_payload};
 use super::{SOCKET, request};
 use crate::raw::{HEADERS, PREFACE, frame};
 
@@ -46,6 +46,10 @@ impl AsyncRead for Pieces {
 
 /// The output for `bytes` that arrive in pieces of `piece` and are read `read` at a time.
 fn through(bytes: &[u8], piece: usize, read: usize) -> Vec<u8> {
+    read_through(bytes, piece, read).unwrap()
+}
+
+fn read_through(bytes: &[u8], piece: usize, read: usize) -> io::Result<Vec<u8>> {
     let pieces = bytes.chunks(piece).map(<[u8]>::to_vec).collect();
     let mut io = AuthorityPatch::new(Pieces { pieces, rested: false }, MAX_FRAME);
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -53,8 +57,8 @@ fn through(bytes: &[u8], piece: usize, read: usize) -> Vec<u8> {
         let mut out = Vec::new();
         let mut buf = vec![0; read];
         loop {
-            match io.read(&mut buf).await.unwrap() {
-                0 => return out,
+            match io.read(&mut buf).await? {
+                0 => return Ok(out),
                 count => out.extend_from_slice(&buf[..count]),
             }
         }
@@ -99,6 +103,19 @@ fn one_byte_at_a_time() {
     assert_eq!((count(&before), count(&after)), (4, 1), "all but CONTINUATION are patched");
     for (piece, read) in [(1, 1), (1, 4096), (4096, 1), (7, 3), (100_000, 100_000)] {
         assert_eq!(through(&before, piece, read), after, "pieces of {piece} read by {read}");
+    }
+}
+
+#[test]
+fn frames_that_walk_all_streams_are_limited() {
+    let acks = frame(SETTINGS, ACK, 0, &[]).repeat(1_000);
+    for (kind, payload) in [(SETTINGS, &[0, 4, 0, 0, 0, 1][..]), (SETTINGS, &[]), (GOAWAY, &[0; 8])] {
+        for (count, ends) in [(100, false), (101, true)] {
+            let bytes = [PREFACE, &acks, &frame(kind, 0, 0, payload).repeat(count)].concat();
+            for piece in [1, 100_000] {
+                assert_eq!(read_through(&bytes, piece, 4_096).is_err(), ends, "{count} of type {kind}");
+            }
+        }
     }
 }
 
