@@ -136,7 +136,8 @@ impl<S: Side + Default, W: Wire, H: LinkHandler<S>, M: Meter> Driver<S, W, H, M>
     /// something: the next turn sends the closes and notifies the local ends.
     fn report_memory(&mut self, cx: &mut Context<'_>, now: Time) -> bool {
         let mut ended = false;
-        // A paused stream holds the bytes that its window has admitted, and any stream those of an unfinished message.
+        // A paused stream holds the bytes that its window has admitted, and any stream the rest of them and those of an unfinished
+        // message.
         let held = self.wire.as_ref().map_or(0, Wire::held);
         let waiting = if self.paused || held > UNFINISHED_MESSAGE { held } else { 0 };
         while let Some(shed_request) = self.memory.report(self.conns.link.total_held() + waiting, cx.waker())
@@ -150,7 +151,7 @@ impl<S: Side + Default, W: Wire, H: LinkHandler<S>, M: Meter> Driver<S, W, H, M>
                 self.memory.skip();
             }
             if freed == 0 {
-                if waiting > 0 && before == 0 {
+                if waiting > 0 && before == 0 && (self.paused || shed_request.urgent) {
                     // The peer reads no answers or finishes no message, and no connection waits for bytes of this stream.
                     let text = "answers are not read or a message is unfinished, and memory is short";
                     self.fail(now, WireError::new(Code::ResourceExhausted, text));

@@ -48,8 +48,8 @@ flags::flags! {
             keepalive_time: GoDuration = "1h0m0s" [go = (26, "Keepalive time set to %v.")]
                 [no_effect = "native servers are pinged after 2s, Go servers after 35s, because they refuse more frequent pings"],
             /// Time after which a stream with an unanswered ping ends as half-open, if the server answers on another
-            /// stream. If the server answers on no stream, --unresponsive-timeout applies. At least 1s; 0 means 20s. (Not a
-            /// flag of the Go programs.)
+            /// stream. If it answers on none but its host acknowledges data, --unresponsive-timeout applies. At least 1s; 0
+            /// means 20s. (Not a flag of the Go programs.)
             keepalive_timeout: Duration = "20s" => keepalive_timeout,
             /// Time for which the agent keeps the connections of a server that answers no pings while its host
             /// acknowledges data. At least 10s. (Not a flag of the Go programs.)

@@ -104,7 +104,12 @@ struct Route {
 }
 
 impl Route {
-    /// From when this address's attempts prevent no other search. `None`: one of two must end first.
+    /// Whether an attempt has not ended.
+    fn is_tried(&self) -> bool {
+        self.running.is_some() || self.waiting
+    }
+
+    /// From when the address may be searched. `None`: one of two attempts must end first.
     fn free_from(&self) -> Option<Duration> {
         match self.running {
             None => Some(Duration::ZERO),
@@ -189,7 +194,7 @@ impl Addresses {
         for route in self.routes.iter_mut().filter(is_gone) {
             route.removed.get_or_insert(now + memory);
         }
-        self.routes.retain(|route| route.running.is_some() || route.removed.is_none_or(|end| now < end));
+        self.routes.retain(|route| route.is_tried() || route.removed.is_none_or(|end| now < end));
     }
 
     /// Adds an address, and keeps what is known of it.
@@ -229,7 +234,7 @@ impl Addresses {
             return true;
         }
         let gives_way = |(_, route): &(usize, &Route)| {
-            route.running.is_none() && (route.removed.is_some() || route.advertised && !advertised)
+            !route.is_tried() && (route.removed.is_some() || route.advertised && !advertised)
         };
         let least = self.routes.iter().enumerate().filter(gives_way);
         let least = least.min_by_key(|(_, route)| (route.removed.is_none(), route.removed));
@@ -259,8 +264,8 @@ impl Addresses {
         };
         let due =
             if may_search { wanted.search.or(wanted.unannounced_search) } else { wanted.unannounced_search };
-        let mut searches = self.routes.iter().filter(|route| route.running == Some(Attempt::Search));
-        let due = due.and_then(|due| searches.try_fold(due, |due, route| Some(due.max(route.free_from()?))));
+        let searches = self.routes.iter().filter(|route| route.running == Some(Attempt::Search));
+        let due = due.map(|due| searches.fold(due, |due, route| due.max(route.tried + LATE_ANSWER)));
         let search = due.and_then(|due| {
             let others = present().filter(|(_, route)| !route.advertised && !is_direct(route));
             let dues = others.filter_map(|(index, route)| {
@@ -319,8 +324,7 @@ impl Addresses {
     }
 
     fn dialed(&mut self, address: &Address) -> Option<&mut Route> {
-        let is_dialed = |route: &&mut Route| route.running.is_some() || route.waiting;
-        self.routes.iter_mut().find(|route| route.address == *address && is_dialed(route))
+        self.routes.iter_mut().find(|route| route.address == *address && route.is_tried())
     }
 
     fn running(&self) -> usize {

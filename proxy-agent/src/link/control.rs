@@ -17,8 +17,9 @@ const RTT_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The same after the measurement, because a path may become longer.
 const RTT_RECHECK_INTERVAL: Duration = Duration::from_secs(30);
 
-/// How long a stream that has seen GOAWAY waits for another stream to replace it. A Go server that stops waits for all its streams.
-const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a stream that has seen GOAWAY waits for another stream to replace it: longer than the default --sync-interval-cap. A Go
+/// server that stops waits for all its streams.
+const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Serves a stream until it ends.
 pub trait LinkRunner<S>: Send + Sync + 'static {

@@ -88,8 +88,8 @@ flags::flags! {
             /// Idle time before a ping to an agent. At least 1s; 0: 2h. Above 10s: 10s.
             keepalive_time: Duration = "1h0m0s" [go = (18, "Keepalive time set to %v.")] => keepalive,
             /// Time after which a stream with an unanswered ping ends as half-open, if the agent answers on another stream.
-            /// If the agent answers on no stream, --unresponsive-timeout applies. At least 1s; 0 means 20s. (Not a flag of
-            /// the Go programs.)
+            /// If it answers on none but its host acknowledges data, --unresponsive-timeout applies. At least 1s; 0 means
+            /// 20s. (Not a flag of the Go programs.)
             keepalive_timeout: Duration = "20s" => keepalive_timeout,
             /// Time for which the server keeps the connections of an agent that answers no pings while its host
             /// acknowledges data. At least 10s. (Not a flag of the Go programs.)
