@@ -55,9 +55,9 @@ impl FlowControl {
         Self { server: false, agent: false },
     ];
 
-    /// A pair with these programs.
+    /// A pair with these programs and one agent stream, whose limit [`LINK_BUDGET`] is.
     pub fn setup(self, mode: Mode) -> Setup {
-        let mut setup = Setup::new(mode, Front::Unix);
+        let mut setup = Setup::new(mode, Front::Unix).agent_arg("--lanes=1");
         if !self.server {
             setup = setup.server_arg(OFF);
         }
