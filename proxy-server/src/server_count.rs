@@ -163,13 +163,13 @@ mod tests {
         let long = format!("{}1", " ".repeat(64));
         for (text, why) in [
             ("", "it is empty"),
+            ("0", "it holds \"0\", which is no number from 1 to 1000"),
             ("\n", "it is empty"),
-            ("0", "no number from 1 to 1000"),
-            ("-1", "no number"),
-            ("+4", "no number"),
-            ("4x", "no number"),
-            ("1001", "no number from 1 to 1000"),
-            ("99999999999999999999", "no number"),
+            ("-1", "it holds \"-1\""),
+            ("+4", "it holds \"+4\""),
+            ("4x", "it holds \"4x\""),
+            ("1001", "it holds \"1001\""),
+            ("99999999999999999999", "it holds \"99999999999999999999\""),
             (&long, "longer than 64 bytes"),
         ] {
             world.write(text);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use fake_apiserver::Fault;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::load::Load;
 use super::{Context, Times, alone, within};
@@ -35,13 +35,17 @@ pub(super) fn api_fails(context: &Context) -> Result<Times> {
             world.knows(&token, USER, "node-1");
             let path = world.token(&token, &token)?.display().to_string();
             world.api.set_fault("tokenreviews", fault);
+            let reviews = world.api.count("tokenreviews");
             let args = [&format!("--service-account-token-path={path}"), "--sync-interval=1s"];
             pair.add_agent(&token, "", &args)?;
-            sleep(Duration::from_secs(1)).await;
-            let entered = pair.agents.last().context("it was added")?;
-            let open = entered.metric("open_server_connections", &[]).await.unwrap_or(0.0);
-            ensure!(may_enter || open == 0.0, "an agent entered without a review");
+            ensure!(
+                world.api.wait(|api| api.count("tokenreviews") > reviews).await,
+                "no review was asked for"
+            );
             conn = echo(conn, Payload::new(1, 100_000)).await.context("the established connection")?;
+            let entered = pair.agents.last().context("it was added")?;
+            let open = entered.metric("open_server_connections", &[]).await?;
+            ensure!(may_enter || open == 0.0, "an agent entered without a review");
             world.api.heal();
             let healed = Instant::now();
             pair.wait_connected().await?;

@@ -175,6 +175,7 @@ async fn a_graceful_shutdown_lets_connections_finish() -> Result<()> {
     pair.server().process.signal(Signal::TERM)?;
     pair.server_mut().wait_unready().await?;
     let mut conn = echo(conn, Payload::new(2, 1_000_000)).await?;
+    ensure!(!pair.agent().process.said("GOAWAY received"), "on a GOAWAY a Go agent drops its connections");
     conn.shutdown().await?;
     expect_any_end(&mut conn).await?;
     drop(conn);

@@ -8,7 +8,7 @@ use e2e::frontend::Mode;
 use e2e::pair::{FRONTS, Front, Setup};
 use e2e::payload::Payload;
 use e2e::stalls::{
-    FlowControl, beside_stalls, no_connection_was_reset, others_are_served, stalled_endpoints,
+    FlowControl, UNDELAYED, beside_stalls, no_connection_was_reset, others_are_served, stalled_endpoints,
     stalled_readers,
 };
 use e2e::wait::within;
@@ -16,12 +16,14 @@ use socket2::SockRef;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
+use crate::statusz::wait_status;
+
 #[tokio::test]
 async fn stalled_reader_does_not_delay_others() -> Result<()> {
     for (mode, front) in FRONTS {
         let pair = Setup::new(mode, front).start().await?;
         let stalled = stalled_readers(&pair, 20).await?;
-        others_are_served(&pair).await?;
+        others_are_served(&pair, UNDELAYED).await?;
         no_connection_was_reset(&pair).await?;
         drop(stalled);
         pair.server().wait_metric("established_connections", &[], 0.0).await?;
@@ -34,7 +36,7 @@ async fn stalled_endpoint_does_not_delay_others() -> Result<()> {
     for (mode, front) in FRONTS {
         let pair = Setup::new(mode, front).start().await?;
         let (endpoint, clients) = stalled_endpoints(&pair, 20).await?;
-        others_are_served(&pair).await?;
+        others_are_served(&pair, UNDELAYED).await?;
         no_connection_was_reset(&pair).await?;
         // The endpoints' sockets close with unread bytes, which resets them.
         drop((clients, endpoint));
@@ -51,7 +53,13 @@ async fn reader_that_resumes_gets_everything() -> Result<()> {
         let payload = Payload::new(5, 16 << 20);
         let endpoint = Endpoint::source(payload).await?;
         let mut conn = pair.frontend().dial(&endpoint.target()).await?;
-        others_are_served(&pair).await?;
+        others_are_served(&pair, UNDELAYED).await?;
+        // A slow reader that holds up its stream is reset after two to four seconds.
+        wait_status(pair.server().admin, "a stall", |status| {
+            status.connections.iter().any(|one| one.stalled_seconds.is_some_and(|stall| stall >= 5.0))
+        })
+        .await?;
+        no_connection_was_reset(&pair).await?;
         within("everything", payload.receive_all(&mut conn)).await??;
     }
     Ok(())

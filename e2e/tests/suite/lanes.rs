@@ -1,7 +1,7 @@
 //! Several streams (lanes) of one agent to one server.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -10,7 +10,7 @@ use e2e::balancer::Balancer;
 use e2e::endpoints::Endpoint;
 use e2e::exchange::{echo, echoed, works};
 use e2e::frontend::{Conn, Mode};
-use e2e::metrics::Scrape;
+use e2e::metrics::{AGENT, Scrape};
 use e2e::pair::{FRONTS, Front, Pair, Setup};
 use e2e::payload::Payload;
 use e2e::sockets::connections;
@@ -111,9 +111,15 @@ async fn lanes(pair: &Pair, ways: &[Balancer]) -> Result<usize> {
     ways.iter().try_fold(0, |sum, way| Ok(sum + connections(pid, way.address())?))
 }
 
-/// Exchanges a megabyte; `None` if the connection has ended.
-async fn survives(conn: Conn, seed: u64) -> Option<Conn> {
-    echo(conn, Payload::new(seed, 1 << 20)).await.ok()
+/// Exchanges megabytes until one was sent after the cut; `None` if the connection has ended.
+async fn survives(mut conn: Conn, seed: u64, cut: Arc<AtomicBool>) -> Option<Conn> {
+    loop {
+        let last = cut.load(Ordering::Relaxed);
+        conn = echo(conn, Payload::new(seed, 1 << 20)).await.ok()?;
+        if last {
+            return Some(conn);
+        }
+    }
 }
 
 #[tokio::test]
@@ -127,11 +133,14 @@ async fn killed_lane_ends_its_own_connections_and_returns() -> Result<()> {
         }
         pair.server().wait_metric("established_connections", &[], 10.0).await?;
         // Transfers are under way on all connections.
-        let mut transfers = tokio::task::JoinSet::new();
+        let (mut transfers, cut) = (tokio::task::JoinSet::new(), Arc::<AtomicBool>::default());
         for (seed, conn) in conns.into_iter().enumerate() {
-            transfers.spawn(survives(conn, seed as u64));
+            transfers.spawn(survives(conn, seed as u64, Arc::clone(&cut)));
         }
+        let bytes = |scrape: &Scrape| scrape.value(&format!("{AGENT}payload_bytes_total"), &[]);
+        pair.agent().wait_metrics("a MiB", |scrape| bytes(scrape) > f64::from(1 << 20)).await?;
         ways[0].cut();
+        cut.store(true, Ordering::Relaxed);
         let back = async {
             until("all lanes", DEADLINE, || async {
                 let again = ways.iter().map(Balancer::accepted).sum::<usize>() == LANES + 1;

@@ -9,6 +9,7 @@ use e2e::adversarial::{
 use e2e::endpoints::Endpoint;
 use e2e::exchange::works;
 use e2e::frontend::{Conn, DialError, Mode, Tunnel};
+use e2e::metrics::{SERVER, Scrape};
 use e2e::pair::{Front, Pair, Setup};
 use e2e::wait::{DEADLINE, until, within};
 use proto::packet::Payload as Body;
@@ -68,16 +69,18 @@ async fn a_known_type_without_its_payload_is_survived() -> Result<()> {
     let mut pair = server().await?;
     let mut good = agent(&pair, "good", "").await?;
     let mut conn = connected(&pair, &mut good, "127.0.0.1:9", 1).await?;
+    let mut liar = agent(&pair, "liar", "").await?;
     for number in 0..=6 {
         let kind = PacketType::try_from(number)?;
         for packet in [bare(kind), crossed(kind, dial_req(1, "x")), crossed(kind, data(1, "x"))] {
-            let mut liar = agent(&pair, "liar", "").await?;
-            let _ = liar.stream.send(packet).await;
-            drop(liar);
+            liar.stream.send(packet).await?;
             good.stream.send(data(1, "ok")).await?;
             says(&mut conn, "ok").await?;
         }
     }
+    let counted = format!("{SERVER}dropped_packets_total");
+    let all = |scrape: &Scrape| scrape.value(&counted, &[("reason", "malformed")]) >= 6.0;
+    pair.server().wait_metrics("malformed packets", all).await?;
     pair.server_mut().process.check_alive()
 }
 

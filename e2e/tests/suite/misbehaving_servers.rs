@@ -210,6 +210,8 @@ async fn unexpected_packets_are_survived() -> Result<()> {
         played.link.send(packet).await?;
         played.echoes(id, "still here").await?;
     }
+    let malformed = played.agent.metric("dropped_packets_total", &[("reason", "malformed")]).await?;
+    ensure!(malformed >= 6.0, "{malformed} malformed packets were counted");
     played.agent.process.check_alive()
 }
 

@@ -13,8 +13,8 @@ use e2e::metrics::{SERVER, Scrape, wait_for};
 use e2e::pair::{Front, Pair, Setup};
 use e2e::payload::Payload;
 use e2e::process::{Signal, raise_descriptor_limit};
-use e2e::stalls::no_connection_was_reset;
-use e2e::wait::{DEADLINE, until, within};
+use e2e::stalls::{UNDELAYED, no_connection_was_reset};
+use e2e::wait::{DEADLINE, until, within, within_limit};
 use tokio::io::AsyncWriteExt;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -135,6 +135,7 @@ async fn thousand_stalled_streams_do_not_delay_the_others_of_their_connection() 
     let bulk = bulk.elapsed();
     let figures = format!("p99, maximum alone {alone:.1?}, beside {beside:.1?}; 16 MiB in {bulk:.1?}");
     say("1,000 stalled streams each way on one connection", figures);
+    ensure!(beside.1 < UNDELAYED && bulk < UNDELAYED, "the others are delayed");
     no_connection_was_reset(&pair).await?;
     drop((readers, writers));
     Ok(())
@@ -164,7 +165,7 @@ async fn dial_beside_ten_thousand_idle_streams_does_not_wait() -> Result<()> {
     for stream in &mut idle {
         within("a stream", stream.headers()).await??;
     }
-    let conn = within("a dial beside them", shared.dial(&endpoint.target())).await??;
+    let conn = within_limit("a dial beside them", UNDELAYED, shared.dial(&endpoint.target())).await??;
     echo(conn, Payload::new(2, 100_000)).await?;
     Ok(())
 }
@@ -186,9 +187,13 @@ async fn ten_thousand_canceled_dials_leave_the_others_of_their_connection_alone(
                 stream.send(dial_req(random, &silent.target())).await?;
                 streams.push(stream);
             }
-            // Every second time before the server has read them all.
+            // Every second time before all of them are pending.
             if round % 2 == 0 {
                 wait_for("the dials", server, PATIENCE, |scrape| pending(scrape) >= 1_000.0).await?;
+            } else {
+                for stream in &mut streams {
+                    within("the response headers", stream.headers()).await??;
+                }
             }
             drop(streams);
             wait_for("no dial", server, PATIENCE, |scrape| pending(scrape) == 0.0).await?;
@@ -197,7 +202,12 @@ async fn ten_thousand_canceled_dials_leave_the_others_of_their_connection_alone(
     };
     let (stormed, beside) = tokio::join!(storm, latencies(&mut bystanders));
     stormed?;
-    say("10,000 canceled dials", format!("p99, maximum alone {alone:.1?}, beside {:.1?}", beside?));
+    let labels = [("segment", "from_client"), ("packet_type", "DIAL_REQ")];
+    let dials = pair.server().metric("stream_packets_total", &labels).await?;
+    ensure!(dials > 6_000.0, "the server has read {dials} dials of 10,000");
+    let beside = beside?;
+    say("10,000 canceled dials", format!("p99, maximum alone {alone:.1?}, beside {beside:.1?}"));
+    ensure!(beside.1 < UNDELAYED, "the others are delayed");
     echo_all(bystanders, 100_000).await?;
     echo(shared.dial(&endpoint.target()).await?, Payload::new(1, 1_000)).await?;
     Ok(())

@@ -5,25 +5,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use e2e::figures::say;
 use e2e::frontend::Mode;
-use e2e::netns::Network;
+use e2e::netns::{Network, if_possible};
 use e2e::program::Program;
 use e2e::scenarios::{Mix, Scenario, Sizes, Timing, run};
 
-/// Whether this machine has network namespaces. In CI an error is returned instead.
-fn namespaces() -> Result<bool> {
-    match Network::new(1) {
-        Ok(_) => Ok(true),
-        Err(error) if std::env::var_os("CI").is_some_and(|value| value == "true") => Err(error),
-        Err(error) => {
-            say("SKIPPED: no network namespaces can be made here", format!("{error:#}"));
-            Ok(false)
-        }
-    }
-}
-
 #[test]
 fn all_streams_come_back_after_the_balancer_loses_its_flows() -> Result<()> {
-    if !namespaces()? {
+    if if_possible("SKIPPED: no network namespaces can be made here", Network::new(1))?.is_none() {
         return Ok(());
     }
     let mix =

@@ -8,6 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use e2e::endpoints::Endpoint;
 use e2e::exchange::works;
+use e2e::netns::if_possible;
 use e2e::pair::Setup;
 use e2e::process::{Process, Signal};
 use e2e::program::Program;
@@ -50,10 +51,11 @@ async fn quit_ends_a_process_without_a_core_dump() -> Result<()> {
 #[tokio::test]
 async fn hangup_and_quit_end_the_first_process_of_a_container() -> Result<()> {
     let possible = Command::new("unshare").args(["--pid", "--fork", "true"]).status();
-    if !possible.is_ok_and(|status| status.success()) {
-        println!(
-            "SKIPPED hangup_and_quit_end_the_first_process_of_a_container: unshare makes no process namespace here"
-        );
+    let possible = match possible {
+        Ok(status) if status.success() => Ok(()),
+        failed => Err(anyhow::anyhow!("unshare: {failed:?}")),
+    };
+    if if_possible("SKIPPED: no process namespace can be made here", possible)?.is_none() {
         return Ok(());
     }
     let folder = tempfile::tempdir()?;

@@ -22,7 +22,11 @@ async fn status(admin: SocketAddr, query: &str) -> Result<Status> {
 }
 
 /// Waits for a document that fulfills a condition.
-async fn wait_status(admin: SocketAddr, what: &str, is: impl Fn(&Status) -> bool) -> Result<Status> {
+pub(crate) async fn wait_status(
+    admin: SocketAddr,
+    what: &str,
+    is: impl Fn(&Status) -> bool,
+) -> Result<Status> {
     until(what, DEADLINE, || async { status(admin, "").await.ok().filter(&is) }).await
 }
 

@@ -13,7 +13,7 @@ use e2e::http1::get;
 use e2e::pair::Pair;
 use e2e::payload::Payload;
 pub(crate) use e2e::tokens::{AUDIENCE, USER, World};
-use e2e::wait::{DEADLINE, until};
+use e2e::wait::{DEADLINE, until, within_limit};
 use fake_apiserver::Fault;
 use serde_json::json;
 use tonic::Code;
@@ -118,15 +118,19 @@ async fn hanging_api_does_not_delay_others() -> Result<()> {
     let pair = world.setup("known")?.start().await?;
     world.api.set_fault("tokenreviews", Fault::Hang);
     let stuck = connect(&pair, "stuck", "", "unknown");
+    let reviews = world.api.count("tokenreviews");
     let meanwhile = async {
+        ensure!(world.api.wait(|api| api.count("tokenreviews") > reviews).await, "no review");
         let endpoint = Endpoint::echo().await?;
         for _ in 0..20 {
             works(pair.frontend(), &endpoint.target()).await?;
         }
         anyhow::Ok(())
     };
+    // The review takes 10 s.
+    let meanwhile = within_limit("the others", Duration::from_secs(8), meanwhile);
     let (stuck, meanwhile) = tokio::join!(stuck, meanwhile);
-    meanwhile?;
+    meanwhile??;
     assert_eq!(refused(stuck?)?.code(), Code::Unavailable);
     Ok(())
 }

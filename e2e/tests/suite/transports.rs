@@ -46,6 +46,8 @@ async fn stale_socket_file_is_kept_if_configured() -> Result<()> {
     pair.server_mut().process.restart()?;
     let status = pair.server_mut().process.exit(e2e::wait::DEADLINE).await?;
     assert_eq!(status.code(), Some(1));
+    let Place::Unix(path) = &pair.frontend().place else { anyhow::bail!("a Unix socket") };
+    ensure!(path.exists(), "the file is gone");
     Ok(())
 }
 

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use e2e::endpoints::Endpoint;
 use e2e::figures::say;
 use e2e::frontend::{Mode, Place};
+use e2e::netns::if_possible;
 use e2e::pair::{Front, Setup};
 use e2e::program::Program;
 use e2e::sockets::options;
@@ -19,14 +20,7 @@ const MBIT: u64 = 1_000_000;
 
 /// A path, or `None` if this machine has no namespaces or no TUN devices. In CI an error is returned instead.
 fn area(conditions: &Conditions) -> Result<Option<WideArea>> {
-    match WideArea::new(conditions) {
-        Ok(area) => Ok(Some(area)),
-        Err(error) if std::env::var_os("CI").is_some_and(|value| value == "true") => Err(error),
-        Err(error) => {
-            say("SKIPPED: no wide area network can be emulated here", format!("{error:#}"));
-            Ok(None)
-        }
-    }
+    if_possible("SKIPPED: no wide area network can be emulated here", WideArea::new(conditions))
 }
 
 fn conditions(rtt: u64, loss: f64, rate: u64) -> Conditions {

@@ -129,7 +129,7 @@ async fn silent_names_end_with_the_deadline() {
     let error = dialer([]).dial("tcp", "silent.example:9").await.unwrap_err();
     assert_eq!(error.to_string(), "dial tcp: lookup silent.example: i/o timeout");
     assert!(error.is_timeout());
-    assert_eq!(began.elapsed(), DIAL_TIMEOUT);
+    assert_eq!(began.elapsed(), Duration::from_secs(5));
 }
 
 #[tokio::test]

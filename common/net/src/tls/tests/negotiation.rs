@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
+use rustls::server::Acceptor;
 use rustls::{ClientConfig, ProtocolVersion, RootCertStore};
+use tokio::io::duplex;
+use tokio_rustls::LazyConfigAcceptor;
 
 use super::world::{Ends, World};
 use crate::tls::{ALPN_H2, ALPN_HTTP1, CipherSuites, TlsVersion};
@@ -92,6 +95,13 @@ async fn the_agent_takes_any_selection() {
         world.server.alpn = server;
         assert_eq!(world.shake().await.both().1.get_ref().1.alpn_protocol(), selected);
     }
+    let (client_io, server_io) = duplex(64 * 1024);
+    let (client, accepting) = (world.client(), LazyConfigAcceptor::new(Acceptor::default(), server_io));
+    let hello = tokio::select! {
+        hello = accepting => hello.unwrap(),
+        _ = client.connect(0, client_io) => panic!("the client ended"),
+    };
+    assert!(hello.client_hello().alpn().unwrap().eq([b"extra", ALPN_H2]), "offered, in order of preference");
 }
 
 #[tokio::test]
