@@ -586,7 +586,6 @@ async fn stream_whose_answers_are_not_read_ends_when_memory_is_short() {
     assert!(matches!(end, LinkEnd::Failed(error) if error.code == Code::ResourceExhausted));
 }
 
-/// Another link's bytes are the cause: nothing but the request wakes this link.
 #[tokio::test(start_paused = true)]
 async fn stream_with_an_unfinished_message_ends_when_memory_is_short() {
     let (agent, mut task, counts) = ByHand::within(Limits::default(), 1 << 20);
@@ -619,6 +618,7 @@ async fn unfinished_message_of_a_client_counts_and_is_reset_when_memory_is_short
     assert_eq!(reset, [CloseReason::Broken(Cause::Stalled), CloseReason::Broken(Cause::Stalled)]);
 }
 
+/// Another link's bytes are the cause: nothing but the request wakes this link.
 #[tokio::test(start_paused = true)]
 async fn close_of_a_shed_connection_is_sent_at_once() {
     let bounds = Bounds { limits: Limits::default(), memory: MemoryLimiter::new(200_000) };

@@ -4,7 +4,7 @@
 //! (<https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>). Nothing is ever compressed.
 
 use std::io::IoSlice;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::{Buf, Bytes};
 use mux::Packet;
@@ -29,21 +29,23 @@ pub(super) struct Queued(Arc<Unsent>);
 
 #[derive(Debug)]
 struct Unsent {
-    all_sent: CancellationToken,
-    #[expect(dead_code, reason = "held until all frames were sent")]
-    permit: Option<OwnedSemaphorePermit>,
+    /// Set if somebody waits; most streams have sent everything when they end.
+    all_sent: OnceLock<CancellationToken>,
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Drop for Unsent {
     fn drop(&mut self) {
-        self.all_sent.cancel();
+        if let Some(all_sent) = self.all_sent.get() {
+            all_sent.cancel();
+        }
     }
 }
 
 impl Queued {
     /// Of a new stream. The permit is released once the stream is dropped and all frames were sent.
     pub(super) fn new(permit: Option<OwnedSemaphorePermit>) -> Self {
-        Queued(Arc::new(Unsent { all_sent: CancellationToken::new(), permit }))
+        Queued(Arc::new(Unsent { all_sent: OnceLock::new(), _permit: permit }))
     }
 
     /// Whether all frames were sent.
@@ -53,7 +55,7 @@ impl Queued {
 
     /// Canceled once the stream is dropped and all frames were sent.
     pub(super) fn all_sent(&self) -> CancellationToken {
-        self.0.all_sent.clone()
+        self.0.all_sent.get_or_init(CancellationToken::new).clone()
     }
 }
 

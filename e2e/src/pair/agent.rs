@@ -118,6 +118,12 @@ impl Agent {
         self.wait_metrics(&what, |scrape| scrape.value(&full, labels) == value).await
     }
 
+    /// Waits until more than a MiB of payload has passed.
+    pub async fn wait_transfers(&self) -> Result<Scrape> {
+        let bytes = format!("{AGENT}payload_bytes_total");
+        self.wait_metrics("a MiB", |scrape| scrape.value(&bytes, &[]) > f64::from(1 << 20)).await
+    }
+
     /// The present value of a metric (named without prefix); an absent one counts as zero.
     pub async fn metric(&self, name: &str, labels: &[(&str, &str)]) -> Result<f64> {
         Ok(self.metrics().await?.value(&format!("{AGENT}{name}"), labels))

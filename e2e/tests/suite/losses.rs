@@ -40,8 +40,7 @@ async fn transfers(pair: &Pair, target: &str, count: usize) -> Result<JoinSet<()
             tokio::select! { _ = reading => {}, _ = async { let _ = endless.send(&mut output).await; std::future::pending::<()>().await } => {} }
         });
     }
-    let bytes = |scrape: &Scrape| scrape.value(&format!("{AGENT}payload_bytes_total"), &[]);
-    pair.agent().wait_metrics("a MiB", |scrape| bytes(scrape) > f64::from(1 << 20)).await?;
+    pair.agent().wait_transfers().await?;
     Ok(transfers)
 }
 

@@ -30,7 +30,7 @@ async fn dialed(pair: &Pair, random: i64, target: &str) -> Result<(PacketStream,
 }
 
 /// The DIAL_REQs that the server has read.
-async fn dial_requests(pair: &Pair) -> Result<f64> {
+pub(crate) async fn dial_requests(pair: &Pair) -> Result<f64> {
     let labels = [("segment", "from_client"), ("packet_type", "DIAL_REQ")];
     pair.server().metric("stream_packets_total", &labels).await
 }

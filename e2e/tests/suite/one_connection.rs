@@ -19,6 +19,8 @@ use tokio::io::AsyncWriteExt;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::misbehaving_frontends::dial_requests;
+
 /// The flow-control window with which grpc-go begins, in bytes.
 const WINDOW: u32 = 64 << 10;
 /// The streams of one connection.
@@ -202,8 +204,7 @@ async fn ten_thousand_canceled_dials_leave_the_others_of_their_connection_alone(
     };
     let (stormed, beside) = tokio::join!(storm, latencies(&mut bystanders));
     stormed?;
-    let labels = [("segment", "from_client"), ("packet_type", "DIAL_REQ")];
-    let dials = pair.server().metric("stream_packets_total", &labels).await?;
+    let dials = dial_requests(&pair).await?;
     ensure!(dials > 6_000.0, "the server has read {dials} dials of 10,000");
     let beside = beside?;
     say("10,000 canceled dials", format!("p99, maximum alone {alone:.1?}, beside {beside:.1?}"));

@@ -54,7 +54,7 @@ pub enum ServerState {
 pub struct LinkControl {
     /// Asks the server once for no new dials (DRAIN).
     pub drain: CancellationToken,
-    /// Another stream has replaced this one: after its drain it ends in order once it is idle.
+    /// Another stream has replaced this one, or none can after GOAWAY: after its drain it ends in order once it is idle.
     pub retire: CancellationToken,
     /// Ends the stream in order.
     pub stop: CancellationToken,
@@ -92,6 +92,7 @@ pub(super) async fn watch_server(
                 continue;
             }
             () = &mut unreplaced, if !replaced => {
+                // Without another stream, this one's silence does not mean that its connection is half-open.
                 replaced = true;
                 control.drain.cancel();
                 control.retire.cancel();

@@ -73,7 +73,7 @@ pub(crate) struct AgentLinkHandler<R> {
     drain: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     stop: Pin<Box<WaitForCancellationFutureOwned>>,
     control: LinkControl,
-    /// Set after a drain if another stream has replaced this one: resolves once this stream is idle.
+    /// Set after a drain: resolves once this stream retires and is idle.
     done: Option<Done>,
     /// Lists the stream in the status until it ends.
     open: Option<OpenGuard>,
