@@ -186,7 +186,9 @@ impl<P: Payload> Link<Server, P> {
         self.unregister(key);
         self.arm(key, None);
         let cause = (!error.is_empty()).then_some(Cause::Peer(error));
-        let orderly_end = cause.is_none() && self.table.get(key).is_some_and(Conn::is_open);
+        // The endpoint has ended first, or its FIN was on the way when the client ended.
+        let endpoint_ended = |conn: &Conn<P>| conn.is_open() || conn.state.remote_ended();
+        let orderly_end = cause.is_none() && self.table.get(key).is_some_and(endpoint_ended);
         match self.phase(key) {
             Some(Phase::Tombstone) => self.remove(key),
             _ => self.flush(now, key, cause, false),

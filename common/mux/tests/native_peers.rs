@@ -251,18 +251,21 @@ fn an_endpoint_that_ended_waits_ten_minutes_for_its_frontend() {
 
 #[test]
 fn frontend_may_pause_after_a_close_in_order() {
-    for (frontend_ends, endpoint_ends) in [(true, false), (true, true), (false, true)] {
+    for order in ["", "frontend", "endpoint", "frontend, endpoint", "endpoint, frontend"] {
         let (mut link, key) = server(native());
         queued(&mut link, T0, key, 10);
-        if frontend_ends {
-            link.end_source(T0, key, SourceEnd::Eof);
-        }
-        if endpoint_ends {
-            link.handle_packet(T0, Packet::Fin { id: ONE });
+        for end in order.split(", ") {
+            match end {
+                "frontend" => link.end_source(T0, key, SourceEnd::Eof),
+                "endpoint" => {
+                    assert_eq!(link.handle_packet(T0, Packet::Fin { id: ONE }), Disposition::Handled)
+                }
+                _ => {}
+            }
         }
         link.handle_packet(T0, Packet::CloseRsp { id: ONE, error: String::new() });
         assert_eq!(link.poll_event(), None);
-        assert_eq!(link.poll_timeout(), Some(at(600)), "{frontend_ends} {endpoint_ends}");
+        assert_eq!(link.poll_timeout(), Some(at(600)), "ends: {order}");
     }
 }
 

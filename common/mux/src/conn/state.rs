@@ -150,7 +150,7 @@ impl State {
     }
 
     /// Whether the peer has sent its FIN.
-    pub(super) fn remote_ended(&self) -> bool {
+    pub(crate) fn remote_ended(&self) -> bool {
         matches!(self.inner, Inner::Open { remote, .. } | Inner::Closing { remote, .. } if remote != Remote::Sending)
     }
 
