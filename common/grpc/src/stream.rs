@@ -240,8 +240,8 @@ impl Wire for WireStream {
         let Some(send) = &mut self.send else {
             return self.why_closed().map_or(Poll::Pending, |error| Poll::Ready(Err(error)));
         };
-        send.reserve_capacity(RESERVE);
         loop {
+            send.reserve_capacity(RESERVE);
             let capacity = send.capacity();
             if capacity > 0 {
                 // Unused reserved window would be missing for the connection's other streams.
@@ -252,6 +252,8 @@ impl Wire for WireStream {
                 };
                 return Poll::Ready(Ok(capacity.saturating_sub(OVERHEAD).min(room).max(MIN_READY_BYTES)));
             }
+            // A stream that waits may be closed by its client, and never send again: it reserves little of the next window.
+            send.reserve_capacity(MIN_READY_BYTES);
             match ready!(send.poll_capacity(cx)) {
                 Some(Ok(_)) => {}
                 Some(Err(error)) => return Poll::Ready(Err(self.error(&error))),

@@ -15,7 +15,7 @@ use super::{Served, data, dial, next, packet, serve, soon};
 use crate::raw::{END_HEADERS, HEADERS, frame, hello};
 use crate::{Code, ConnectionError, Keepalive, ServerSettings, Wire, WireError, connect, serve_connection};
 
-fn request(method: Method, content_type: &'static str) -> Request<()> {
+pub(super) fn request(method: Method, content_type: &'static str) -> Request<()> {
     let mut request = Request::new(());
     *request.method_mut() = method;
     *request.uri_mut() = "http://server/AgentService/Connect".parse().unwrap();

@@ -5,11 +5,12 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
-use http::{HeaderMap, HeaderValue, Method, Request};
+use http::{HeaderMap, HeaderValue, Method};
 use mux::{ConnectId, Packet};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 use tokio::time::timeout;
 
+use super::connection::request;
 use super::{data, failure, next, packet, packets, pair, pair_with, ready, serve, soon};
 use crate::frame::{OutFrame, PREFIX};
 use crate::raw::{DATA, END_HEADERS, HEADERS, WINDOW_UPDATE, frame, hello};
@@ -110,6 +111,31 @@ async fn bytes_read_ahead_stay_within_the_window() {
         pair.server.hold_back(false);
         assert!(fill(&mut pair.client.stream).await > window / 2, "given back");
     }
+}
+
+/// A tunnel that its client closes while it waits for window never asks for it again.
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_no_longer_sends_leaves_the_window_to_the_others() {
+    let (client_io, server_io) = duplex(1 << 20);
+    let mut served = serve(server_io, ServerSettings::for_frontends());
+    let (requests, connection) = h2::client::handshake::<_>(client_io).await.unwrap();
+    tokio::spawn(connection);
+    let mut requests = requests.ready().await.unwrap();
+    let (closed, _to_closed) =
+        requests.send_request(request(Method::POST, "application/grpc"), false).unwrap();
+    let mut closed_stream = served.accept().await;
+    let (_other, _to_other) =
+        requests.send_request(request(Method::POST, "application/grpc"), false).unwrap();
+    let mut other_stream = served.accept().await;
+    let window = fill(&mut closed_stream).await;
+    assert_eq!(fill(&mut other_stream).await, 0, "it waits for the connection's window");
+
+    let mut body = soon(closed).await.unwrap().into_body();
+    while let Ok(Some(chunk)) = timeout(Duration::from_secs(5), body.data()).await {
+        body.flow_control().release_capacity(chunk.unwrap().len()).unwrap();
+    }
+    let sent = fill(&mut other_stream).await;
+    assert!(sent > window / 2, "{sent} of a window of {window}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -387,12 +413,9 @@ async fn verdict_on(body: &'static [u8]) -> WireError {
     let mut served = serve(server_io, ServerSettings::for_agents());
     let (requests, connection) = h2::client::handshake::<_>(client_io).await.unwrap();
     tokio::spawn(connection);
-    let mut request = Request::new(());
-    *request.method_mut() = Method::POST;
-    *request.uri_mut() = "http://server/AgentService/Connect".parse().unwrap();
-    request.headers_mut().insert("content-type", HeaderValue::from_static("application/grpc+proto"));
     let mut requests = requests.ready().await.unwrap();
-    let (_response, mut send) = requests.send_request(request, false).unwrap();
+    let (_response, mut send) =
+        requests.send_request(request(Method::POST, "application/grpc"), false).unwrap();
     send.send_data(Bytes::from_static(body), true).unwrap();
     failure(&mut served.accept().await).await
 }
