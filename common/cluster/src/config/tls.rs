@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use net::tls::{
-    ALPN_HTTP1, SHORTEST_RSA, Validity, any_server, client_config, ignore_legacy_pki, provider,
+    ALPN_HTTP1, SHORTEST_RSA, Validity, any_server, client_config, ignore_legacy_pki, key_pair, provider,
     server_verifier, system_roots,
 };
 use rustls::ClientConfig;
@@ -71,28 +71,22 @@ impl TlsFiles {
             server_verifier(roots, ignore_legacy_pki())
                 .map_err(|why| problem("certificate-authority", &why))?
         };
-        let pair = |(chain, key): &(Pem, Pem)| {
-            let chain = certificates(chain, "client-certificate")?;
-            let text = key.read("client-key")?;
-            let key = PrivateKeyDer::from_pem_slice(&text)
-                .map_err(|_| format!("client-key{key}: has no usable private key in PEM"))?;
-            CertifiedKey::from_der(chain, key, &provider())
-                .map(Arc::new)
-                .map_err(|why| problem("client-certificate", &format_args!("{why} ({SHORTEST_RSA})")))
-        };
-        let identity = identity.or(self.identity.as_ref()).map(pair).transpose()?;
+        let identity = identity.or(self.identity.as_ref()).map(signing_pair).transpose()?;
         client_config(verifier, identity, vec![ALPN_HTTP1.to_vec()]).map_err(|why| problem("TLS", &why))
     }
 
     /// Whether the files can be read now. The authorities must also parse: client-go reads them once, and the
-    /// certificate and key for each connection.
+    /// certificate and key for each connection. So a pair that cannot be used now is a warning only.
     pub(super) fn check_files(&self) -> Result<(), String> {
         if let Some(ca) = &self.ca {
             certificates(ca, "certificate-authority")?;
         }
-        if let Some((chain, key)) = &self.identity {
-            chain.read("client-certificate")?;
-            key.read("client-key")?;
+        if let Some(identity) = &self.identity {
+            identity.0.read("client-certificate")?;
+            identity.1.read("client-key")?;
+            if let Err(error) = signing_pair(identity) {
+                tracing::warn!(error, "the kubeconfig's client certificate cannot be used");
+            }
         }
         Ok(())
     }
@@ -125,6 +119,16 @@ impl Pem {
     }
 }
 
+fn signing_pair((chain, key): &(Pem, Pem)) -> Result<Arc<CertifiedKey>, String> {
+    let chain = certificates(chain, "client-certificate")?;
+    let text = key.read("client-key")?;
+    let private = PrivateKeyDer::from_pem_slice(&text)
+        .map_err(|_| format!("client-key{key}: has no usable private key in PEM"))?;
+    key_pair(chain, private, &provider())
+        .map_err(|why| format!("client-key{key}: {why} ({SHORTEST_RSA})"))?
+        .ok_or_else(|| format!("client-key{key}: does not match client-certificate"))
+}
+
 fn certificates(pem: &Pem, what: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     let text = pem.read(what)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
@@ -141,6 +145,19 @@ mod tests {
     use base64::engine::general_purpose::STANDARD;
 
     use super::*;
+
+    /// rustls' own constructor parses the certificate, and refuses what webpki does not know. kube-apiserver decides here.
+    #[test]
+    fn a_certificate_that_webpki_cannot_parse_is_presented() {
+        let mut params = rcgen::CertificateParams::new(["client".to_owned()]).unwrap();
+        let mut policies = rcgen::CustomExtension::from_oid_content(&[2, 5, 29, 32], vec![0x30, 0]);
+        policies.set_criticality(true);
+        params.custom_extensions.push(policies);
+        let key = rcgen::KeyPair::generate().unwrap();
+        let chain = params.self_signed(&key).unwrap().pem();
+        let identity = Some((Pem::Data(chain.into_bytes()), Pem::Data(key.serialize_pem().into_bytes())));
+        TlsFiles { identity, insecure: true, ..TlsFiles::default() }.build(None).unwrap();
+    }
 
     #[test]
     fn a_short_rsa_key_is_said_to_be_short() {

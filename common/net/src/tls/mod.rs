@@ -34,7 +34,7 @@ pub use gather::Gathering;
 pub use identity::PeerIdentity;
 pub use legacy::{LegacyPki, LegacyPkiObserver, any_server, ignore_legacy_pki, server_verifier};
 pub use material::{CertificateFacts, Material, Options, Rotating, Tls, Validities};
-pub use pem::{SHORTEST_RSA, system_roots};
+pub use pem::{SHORTEST_RSA, key_pair, system_roots};
 pub use server::{ServerStream, ServerTls, ServerTlsOptions};
 pub use validity::{Validity, now as unix_now};
 pub use watch::{Rotated, watch};

@@ -84,25 +84,34 @@ impl ValidityCheck {
     }
 }
 
-/// A certificate chain with its key, after a check that they match.
+/// The files' certificate chain with its key, after a check that they match.
 pub(super) fn certified_key(
     cert: &Contents,
     key: &Contents,
     provider: &CryptoProvider,
 ) -> Result<Arc<CertifiedKey>, TlsError> {
-    let chain = certificates(cert)?;
-    let private = private_key(key)?;
-    let signer = provider
-        .key_provider
-        .load_private_key(private)
+    let pair = key_pair(certificates(cert)?, private_key(key)?, provider)
         .map_err(|error| key.fault(format!("the private key is not usable: {error} ({SHORTEST_RSA})")))?;
-    let pair = Arc::new(CertifiedKey::new(chain, signer));
-    if matches(&pair) == Some(true) {
-        return Ok(pair);
-    }
-    let (key, cert) = (&key.path, &cert.path);
-    let text = format!("the private key {} does not match the certificate {}", key.display(), cert.display());
-    Err(TlsError::file(text, &[cert, key]))
+    pair.ok_or_else(|| {
+        let (key, cert) = (&key.path, &cert.path);
+        let text =
+            format!("the private key {} does not match the certificate {}", key.display(), cert.display());
+        TlsError::file(text, &[cert, key])
+    })
+}
+
+/// A certificate chain with its key; `None` if they do not match. Accepts what Go accepts of our own certificate, such as
+/// X.509 version 1, and leaves the verdict to the peer: [`CertifiedKey::from_der`] refuses what webpki cannot parse.
+///
+/// # Errors
+/// If the key is not usable.
+pub fn key_pair(
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    provider: &CryptoProvider,
+) -> Result<Option<Arc<CertifiedKey>>, rustls::Error> {
+    let pair = Arc::new(CertifiedKey::new(chain, provider.key_provider.load_private_key(key)?));
+    Ok((matches(&pair) == Some(true)).then_some(pair))
 }
 
 /// AWS-LC's limit, which Go does not have.
