@@ -386,7 +386,7 @@ async fn client_with_the_other_protocol_is_in_the_status() -> Result<()> {
 async fn socket_that_cannot_be_bound_is_named_with_its_flag() -> Result<()> {
     let pair = server(&[]).await?;
     let file = pair.folder().join("file");
-    std::fs::write(&file, "")?;
+    std::fs::write(&file, "precious")?;
     let long = PathBuf::from(format!("/tmp/{}", "x".repeat(120)));
     let (full, closed) = (pair.folder().join("full"), pair.folder().join("closed"));
     std::fs::create_dir_all(full.join("directory"))?;

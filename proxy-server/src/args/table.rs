@@ -49,7 +49,7 @@ flags::flags! {
             /// Path of the Unix socket on which to listen without TLS; @NAME is an abstract socket. Empty: listen on
             /// --server-port with TLS.
             uds_name: PathBuf = "" [go = (8, "UDSName set to %q.")],
-            /// Delete an existing socket, or empty folder, at --uds-name before listening.
+            /// Delete an existing socket, or an empty file or folder, at --uds-name before listening.
             delete_existing_uds_file: bool = "true" [go = (9, "DeleteUDSFile set to %v.")],
             /// Port for kube-apiserver. Set it to 0 with --uds-name.
             server_port: i64 = "8090" [go = (10, "Server port set to %d.")],

@@ -219,6 +219,9 @@ async fn kind_of_the_existing_file_decides() {
         assert_eq!(refusal(&path, delete), NOT_A_SOCKET);
     }
     assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+    std::fs::write(&path, "").unwrap();
+    assert_eq!(refusal(&path, false), NOT_A_SOCKET);
+    drop(UnixSocket::bind(&path, true).unwrap());
     std::os::unix::fs::symlink(dir.path().join("elsewhere"), dir.path().join("link")).unwrap();
     assert_eq!(refusal(&dir.path().join("link"), true), NOT_A_SOCKET);
 

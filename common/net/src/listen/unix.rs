@@ -13,7 +13,7 @@
 //! ([`UnixSocket::yielding`]). From then on it does not bind a deleted file again, because the successor is between its
 //! deletion and its own bind.
 //!
-//! The socket also replaces an empty directory at the path: a container runtime creates one if a hostPath is missing.
+//! The socket also replaces an empty file, and an empty directory: a container runtime creates one if a hostPath is missing.
 //! Never here: deletion of anything else that is not a socket.
 
 use std::ffi::{OsStr, OsString};
@@ -253,14 +253,17 @@ fn listening(socket: Socket) -> io::Result<UnixListener> {
     UnixListener::from_std(StdListener::from(socket))
 }
 
-/// Deletes the socket of a previous process, if there is one and `delete_existing` is set.
+/// Deletes the socket of a previous process, or an empty file or directory, if there is one and `delete_existing` is set.
 fn remove_existing(path: &Path, delete_existing: bool) -> io::Result<()> {
     let found = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         found => found?,
     };
-    if found.is_dir() && delete_existing && fs::remove_dir(path).is_ok() {
-        tracing::warn!(path = %path.display(), "removed an empty directory at the Unix socket's path");
+    let is_empty_file = found.is_file() && found.len() == 0;
+    let is_removed =
+        || if is_empty_file { fs::remove_file(path).is_ok() } else { fs::remove_dir(path).is_ok() };
+    if delete_existing && (is_empty_file || found.is_dir()) && is_removed() {
+        tracing::warn!(path = %path.display(), "removed an empty file or directory at the Unix socket's path");
         return Ok(());
     }
     if !found.file_type().is_socket() {
