@@ -39,9 +39,3 @@ pub mod tokens;
 pub mod usage;
 pub mod wait;
 pub mod wan;
-
-/// The generated client and server stubs of both services.
-#[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all, reason = "generated code")]
-pub mod stubs {
-    include!("stubs.rs");
-}
