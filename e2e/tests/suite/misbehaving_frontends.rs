@@ -99,6 +99,8 @@ async fn packets_that_only_agents_send_are_harmless() -> Result<()> {
     ] {
         let _ = stream.send(packet).await;
     }
+    // All but the DIAL_CLS.
+    pair.server().wait_metric("dropped_packets_total", &[("reason", "wrong_direction")], 4.0).await?;
     echoes(&mut bystander, id, "still here").await?;
     works(pair.frontend(), &endpoint.target()).await
 }
