@@ -246,9 +246,8 @@ async fn an_agent_reconnects_before_its_certificate_expires() -> Result<()> {
     works(pair.frontend(), &endpoint.target()).await
 }
 
-/// The agent's log and `/readyz?verbose` name the probable cause.
 #[tokio::test]
-async fn an_agent_that_cannot_connect_names_the_cause() -> Result<()> {
+async fn refused_agents_are_counted_and_logged_once_for_each_cause() -> Result<()> {
     let mut pair = Setup::grpc().server_arg("-v=0").agents(0).start().await?;
     let wrong_ca = format!("--ca-cert={}", pair.pki.front_ca.display());
     let (cert, key) = (&pair.pki.front_client.cert, &pair.pki.front_client.key);
@@ -266,14 +265,6 @@ async fn an_agent_that_cannot_connect_names_the_cause() -> Result<()> {
         agent.process.wait_said(cause).await?;
         let failures = agent.metrics().await?.sum(&format!("{AGENT}server_connect_failures_total"), &[]);
         ensure!(failures >= Some(1.0), "{id}: {failures:?} failures of a stage");
-        until("a reason in /readyz?verbose", DEADLINE, || async {
-            let body = get(agent.health, "/readyz?verbose").await.ok()?.body;
-            (body.contains("failed: no servers connected\n   last error ") && body.contains(cause))
-                .then_some(())
-        })
-        .await?;
-        let body = get(agent.health, "/readyz").await?.body;
-        ensure!(body == "[+]ping ok\n[-]server-connected failed: no servers connected\n", "{body}");
     }
     // One line for each cause, not for each attempt.
     let refused = |reason: &str| {

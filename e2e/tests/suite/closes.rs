@@ -57,17 +57,6 @@ async fn the_endpoints_close_reaches_the_client_behind_its_bytes() -> Result<()>
     Ok(())
 }
 
-#[tokio::test]
-async fn close_rsp_after_an_orderly_end_has_no_error() -> Result<()> {
-    let pair = Setup::grpc().start().await?;
-    let endpoint = Endpoint::source(Payload::new(1, 10)).await?;
-    let mut tunnel = tunnel(&pair, &endpoint.target()).await?;
-    let mut bytes = Vec::new();
-    within("the source's bytes", tunnel.read_to_end(&mut bytes)).await??;
-    assert_eq!((bytes.len(), tunnel.ended()), (10, Some("")));
-    Ok(())
-}
-
 /// A Go server never ends a stream itself, so the readers of its clients hang.
 #[tokio::test]
 async fn the_stream_ends_with_ok_soon_after_its_close_rsp() -> Result<()> {

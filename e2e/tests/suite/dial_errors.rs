@@ -246,23 +246,6 @@ async fn a_failure_harms_nothing_else() -> Result<()> {
     Ok(())
 }
 
-#[tokio::test]
-async fn client_that_leaves_while_dialing_cancels_the_dial() -> Result<()> {
-    for mode in [Mode::Grpc, Mode::HttpConnect] {
-        let pair = Setup::new(mode, Front::Unix).start().await?;
-        let silent = FullQueue::new()?;
-        let (frontend, target) = (pair.frontend().clone(), silent.target());
-        let dial = tokio::spawn(async move { frontend.dial_error(&target).await });
-        pair.server().wait_metric("pending_backend_dials", &[], 1.0).await?;
-        dial.abort();
-        let gone = pair.server().wait_metric("pending_backend_dials", &[], 0.0);
-        // The endpoint's time-out would take 5 s.
-        within_limit("the end of an abandoned dial", Duration::from_secs(3), gone).await??;
-        pair.server().wait_metric("dial_failure_count", &[("reason", "frontend_close")], 1.0).await?;
-    }
-    Ok(())
-}
-
 /// A client that ends its TLS session in order is told from a half-closed one by its FIN.
 #[tokio::test]
 async fn a_close_in_order_while_dialing_cancels_the_dial() -> Result<()> {

@@ -8,13 +8,12 @@ use e2e::adversarial::{
 };
 use e2e::endpoints::{Endpoint, FullQueue};
 use e2e::exchange::works;
-use e2e::frontend::{Mode, Tunnel};
+use e2e::frontend::Mode;
 use e2e::pair::{Front, Pair, Setup};
-use e2e::payload::Payload;
 use e2e::wait::within;
 use proto::PacketType;
 use proto::packet::Payload as Body;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 
 /// Dials by hand; returns the stream and its connect id.
 async fn dialed(pair: &Pair, random: i64, target: &str) -> Result<(PacketStream, i64)> {
@@ -359,16 +358,4 @@ async fn a_frontend_that_leaves_at_once_leaves_nothing_behind() -> Result<()> {
     pair.server().wait_metric("pending_backend_dials", &[], 0.0).await?;
     pair.server().wait_metric("established_connections", &[], 0.0).await?;
     endpoint.wait_open(0).await
-}
-
-/// A test of the harness: `Tunnel` reads to its end even if the peer sends more.
-#[tokio::test]
-async fn the_harness_reads_a_tunnel_to_its_end() -> Result<()> {
-    let pair = Setup::grpc().start().await?;
-    let endpoint = Endpoint::source(Payload::new(2, 70_000)).await?;
-    let mut tunnel = Tunnel::dial(pair.frontend().packets().await?, &endpoint.target()).await?;
-    let mut all = Vec::new();
-    within("the source's bytes", tunnel.read_to_end(&mut all)).await??;
-    assert_eq!(all.len(), 70_000);
-    Ok(())
 }
