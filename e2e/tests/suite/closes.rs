@@ -217,20 +217,15 @@ async fn read_slowly(mut conn: Conn) -> Result<(Digest, ErrorKind)> {
 }
 
 #[tokio::test]
-async fn close_req_before_any_dial() -> Result<()> {
+async fn packets_before_any_dial_are_answered_as_in_go() -> Result<()> {
     let pair = Setup::grpc().start().await?;
-    let mut stream = pair.frontend().packets().await?;
-    stream.send(close_req(7)).await?;
-    assert_eq!(stream.expect("the answer").await?, close_rsp(7, "backend uninitialized"));
-    Ok(())
-}
-
-#[tokio::test]
-async fn data_before_any_dial() -> Result<()> {
-    let pair = Setup::grpc().start().await?;
-    let mut stream = pair.frontend().packets().await?;
-    stream.send(data(7, "early")).await?;
-    assert_eq!(stream.expect("the answer").await?, close_rsp(7, "backend not initialized"));
+    for (packet, text) in
+        [(close_req(7), "backend uninitialized"), (data(7, "early"), "backend not initialized")]
+    {
+        let mut stream = pair.frontend().packets().await?;
+        stream.send(packet).await?;
+        assert_eq!(stream.expect("the answer").await?, close_rsp(7, text));
+    }
     Ok(())
 }
 

@@ -15,7 +15,7 @@ fn ok(answer: &Answer) -> bool {
 }
 
 #[tokio::test]
-async fn healthy_and_ready() -> Result<()> {
+async fn connected_programs_are_healthy_and_ready() -> Result<()> {
     let pair = Setup::grpc().start().await?;
     for address in [pair.server().health, pair.agent().health] {
         for path in ["/healthz", "/readyz", "/ready"] {

@@ -17,7 +17,7 @@ use e2e::wait::{DEADLINE, until};
 use tokio::time::Instant;
 
 #[tokio::test]
-async fn help_and_unknown_flags() -> Result<()> {
+async fn help_exits_with_0_and_an_unknown_flag_with_1() -> Result<()> {
     for program in [Program::Server, Program::Agent] {
         for (flag, code) in [("--help", 0), ("-h", 0), ("--no-such-flag", 1), ("--mode=grpc=x", 1)] {
             let recipe = Recipe {
