@@ -6,6 +6,7 @@
 //! tested programs, so the same tests run against any other implementation.
 
 pub mod adversarial;
+pub mod arguments;
 pub mod balancer;
 pub mod bench;
 pub mod cases;
