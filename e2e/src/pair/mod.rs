@@ -4,6 +4,7 @@ mod agent;
 mod server;
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,8 @@ use crate::balancer::Balancer;
 use crate::frontend::{Frontend, Mode, Place};
 use crate::metrics::{AGENT, SERVER, Scrape, wait_for};
 use crate::pki::Pki;
+use crate::process::Recipe;
+use crate::program::Program;
 use crate::sockets::connections;
 use crate::wait::until;
 
@@ -54,7 +57,7 @@ pub struct Setup {
     server_args: Vec<String>,
     agent_args: Vec<String>,
     agent_ids: Vec<(String, String)>,
-    programs: Option<(std::path::PathBuf, std::path::PathBuf)>,
+    programs: Option<(PathBuf, PathBuf)>,
     /// One for each replica, if frontends must listen at predefined places.
     places: Vec<Place>,
     pki: Option<Pki>,
@@ -159,7 +162,7 @@ impl Setup {
     }
 
     /// Uses these programs instead of the environment's.
-    pub fn programs(mut self, server: std::path::PathBuf, agent: std::path::PathBuf) -> Self {
+    pub fn programs(mut self, server: PathBuf, agent: PathBuf) -> Self {
         self.programs = Some((server, agent));
         self
     }
@@ -249,7 +252,7 @@ impl Pair {
     }
 
     /// The folder that holds certificates and sockets.
-    pub fn folder(&self) -> &std::path::Path {
+    pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
@@ -291,6 +294,26 @@ impl Pair {
         Ok(())
     }
 
+    /// Another process with the pair's certificates: a server with a socket of its own, or an agent.
+    pub fn recipe(&self, program: Program, flags: &[impl AsRef<str>]) -> Result<Recipe> {
+        let flag = |name: &str, path: &Path| format!("--{name}={}", path.display());
+        let mut args: Vec<String> = match program {
+            Program::Server => vec![
+                "--server-port=0".into(),
+                flag("uds-name", &self.folder().join("x.sock")),
+                flag("cluster-cert", &self.pki.cluster_server.cert),
+                flag("cluster-key", &self.pki.cluster_server.key),
+            ],
+            Program::Agent => vec![
+                flag("ca-cert", &self.pki.cluster_ca),
+                flag("agent-cert", &self.pki.agent.cert),
+                flag("agent-key", &self.pki.agent.key),
+            ],
+        };
+        args.extend(flags.iter().map(|flag| flag.as_ref().to_owned()));
+        Ok(Recipe { name: format!("{program:?}"), program: program.path()?, args, env: Vec::new() })
+    }
+
     /// Waits until every agent has a stream to every server, and every server knows all agents.
     pub async fn wait_connected(&mut self) -> Result<()> {
         let (agents, servers) = (self.agents.len(), self.servers.len());
@@ -324,6 +347,6 @@ fn local(port: u16) -> SocketAddr {
 }
 
 /// A path as a flag's value.
-fn text(path: &std::path::Path) -> Result<&str> {
+fn text(path: &Path) -> Result<&str> {
     path.to_str().context("a path that is not text")
 }
