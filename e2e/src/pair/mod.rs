@@ -270,28 +270,35 @@ impl Pair {
 
     /// Starts another agent, without waiting for it.
     pub fn add_agent(&mut self, id: &str, identifiers: &str, args: &[&str]) -> Result<()> {
-        let address = self.agent_side_address();
-        let agent =
-            Agent::start(&self.setup, id, identifiers, address, args, self.folder.clone(), &self.pki)?;
+        let agent = self.start_agent(id, identifiers, self.agent_side_address(), args, &[])?;
         self.agents.push(agent);
         Ok(())
     }
 
     /// Starts an agent for `server`, which belongs to the caller.
     pub fn agent_at(&self, id: &str, server: SocketAddr) -> Result<Agent> {
-        let program = self.setup.programs.as_ref().map(|(_, agent)| agent.clone());
-        let (flags, folder) = (self.setup.agent_args.clone(), self.folder.clone());
-        Agent::start_program(program, id, "", server, flags, Vec::new(), folder, &self.pki)
+        self.start_agent(id, "", server, &[], &[])
     }
 
     /// Starts another agent with these environment variables, without waiting for it.
     pub fn add_agent_with_env(&mut self, id: &str, env: &[(&str, &str)]) -> Result<()> {
-        let env = env.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        let program = self.setup.programs.as_ref().map(|(_, agent)| agent.clone());
-        let (address, flags) = (self.server().agent_address(), self.setup.agent_args.clone());
-        let folder = self.folder.clone();
-        self.agents.push(Agent::start_program(program, id, "", address, flags, env, folder, &self.pki)?);
+        let agent = self.start_agent(id, "", self.agent_side_address(), &[], env)?;
+        self.agents.push(agent);
         Ok(())
+    }
+
+    fn start_agent(
+        &self,
+        id: &str,
+        identifiers: &str,
+        server: SocketAddr,
+        further: &[&str],
+        env: &[(&str, &str)],
+    ) -> Result<Agent> {
+        let program = self.setup.programs.as_ref().map(|(_, agent)| agent.clone());
+        let flags = self.setup.agent_args.iter().cloned().chain(further.iter().map(|&flag| flag.to_owned()));
+        let env = env.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
+        Agent::start(program, id, identifiers, server, flags.collect(), env, self.folder.clone(), &self.pki)
     }
 
     /// Another process with the pair's certificates: a server with a socket of its own, or an agent.

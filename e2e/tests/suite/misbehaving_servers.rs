@@ -31,7 +31,7 @@ impl Played {
         let mut server = AdversarialServer::start(&pki, "played", count).await?;
         let address = ([127, 0, 0, 1], server.port()).into();
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        let agent = Agent::start_program(
+        let agent = Agent::start(
             None,
             "agent-1",
             "host=a&ipv4=10.0.0.1",
