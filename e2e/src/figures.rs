@@ -2,7 +2,10 @@
 
 use std::fmt::Display;
 use std::io::Write;
+use std::path::Path;
 use std::time::Duration;
+
+use anyhow::{Context, Result};
 
 /// The given percentile, `None` without times. Sorts the times.
 pub fn percentile(times: &mut [Duration], percent: usize) -> Option<Duration> {
@@ -16,11 +19,18 @@ pub fn say(test: &str, figures: impl Display) {
     let _ = writeln!(std::io::stderr(), "figures: {test}: {figures}");
 }
 
-/// Replaces the text between the lines `<!-- generated: NAME -->` and `<!-- end -->`; `None` if there are no such lines.
-pub fn replace_generated(page: &str, name: &str, text: &str) -> Option<String> {
+/// Replaces the text between the lines `<!-- generated: NAME -->` and `<!-- end -->` of a page.
+pub fn replace_generated(page: &str, name: &str, text: &str) -> Result<String> {
     const END: &str = "<!-- end -->\n";
     let begin = format!("<!-- generated: {name} -->\n");
-    let (before, rest) = page.split_once(&begin)?;
-    let (_, after) = rest.split_once(END)?;
-    Some(format!("{before}{begin}\n{text}\n{END}{after}"))
+    let (before, rest) = page.split_once(&begin).with_context(|| format!("no marker of {name}"))?;
+    let (_, after) = rest.split_once(END).with_context(|| format!("no end of {name}"))?;
+    Ok(format!("{before}{begin}\n{text}\n{END}{after}"))
+}
+
+/// The same in a file.
+pub fn write_generated(path: &Path, name: &str, text: &str) -> Result<()> {
+    let page = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let page = replace_generated(&page, name, text).with_context(|| path.display().to_string())?;
+    Ok(std::fs::write(path, page)?)
 }

@@ -9,10 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 use prost::Message;
-use proto::Packet;
 use rustix::process::setpriority_process;
 use rustix::thread::gettid;
 use rustls::ClientConfig;
@@ -22,6 +21,7 @@ use tokio::runtime::Builder;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, interval_at, sleep};
 
+use crate::adversarial::frames::framed;
 use crate::adversarial::unauthenticated::client_hello;
 use crate::adversarial::{Sent, SmallFrames, data, dial_req, dial_rsp, endless};
 use crate::endpoints::Endpoint;
@@ -353,20 +353,12 @@ enum Peer {
 
 /// A message of agents.
 fn message(kind: Kind) -> Bytes {
-    framed(&match kind {
+    let packet = match kind {
         Kind::AgentsThatReadNothing => dial_rsp(1 << 40, 1 << 40, ""),
         Kind::AgentsWithLargeStrayData => data(1 << 40, Bytes::from_static(&[7; 64 << 10])),
         _ => data(1 << 40, Bytes::from_static(b"!")),
-    })
-}
-
-/// A packet as a gRPC message.
-fn framed(packet: &Packet) -> Bytes {
-    let mut message = BytesMut::new();
-    message.put_u8(0);
-    message.put_u32(packet.encoded_len() as u32);
-    message.extend_from_slice(&packet.encode_to_vec());
-    message.freeze()
+    };
+    framed(&packet.encode_to_vec())
 }
 
 async fn hellos(address: SocketAddr, tls: Arc<ClientConfig>, number: usize, count: usize) -> Result<Peer> {
@@ -393,9 +385,9 @@ async fn messages(frontend: &Frontend, target: &str, count: usize) -> Result<Pee
     let socket = frontend.socket().await?;
     let peer = SmallFrames::open(socket, "/ProxyService/Proxy", &HeaderMap::new(), 2, 1 << 10).await?;
     let mut peer = peer.admitted().await?;
-    peer.send(&framed(&dial_req(1, target)), usize::MAX).await;
+    peer.send(&framed(&dial_req(1, target).encode_to_vec()), usize::MAX).await;
     peer.answered().await?;
-    let packet = |id, length| framed(&data(id, Bytes::from(vec![7; length])));
+    let packet = |id, length| framed(&data(id, vec![7; length]).encode_to_vec());
     // The first window of the connection, and messages that find it full.
     let large = std::iter::repeat_n(packet(1, 64 << 10), 2);
     let small = std::iter::repeat_n(packet(1, 512), count);

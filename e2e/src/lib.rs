@@ -6,6 +6,7 @@
 //! tested programs, so the same tests run against any other implementation.
 
 pub mod adversarial;
+pub mod arguments;
 pub mod balancer;
 pub mod bench;
 pub mod cases;
@@ -39,9 +40,3 @@ pub mod tokens;
 pub mod usage;
 pub mod wait;
 pub mod wan;
-
-/// The generated client and server stubs of both services.
-#[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all, reason = "generated code")]
-pub mod stubs {
-    include!("stubs.rs");
-}

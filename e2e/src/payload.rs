@@ -119,11 +119,6 @@ impl Digester {
         self.context.update(bytes);
     }
 
-    /// The number of bytes so far.
-    pub fn length(&self) -> u64 {
-        self.length
-    }
-
     /// The digest of all bytes so far.
     pub fn finish(&self) -> Digest {
         Digest { length: self.length, sum: self.context.fork_finish().as_ref().to_vec() }

@@ -116,11 +116,6 @@ impl Process {
         self.child.id()
     }
 
-    /// The executable's path.
-    pub fn program(&self) -> &Path {
-        &self.recipe.program
-    }
-
     /// The present resource usage of the process.
     pub fn usage(&self) -> Result<Usage> {
         Usage::of(self.pid())

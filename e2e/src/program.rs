@@ -56,12 +56,17 @@ impl Program {
 
     /// A script in `folder` that becomes this program with this limit of descriptors.
     pub fn with_descriptors(self, folder: &Path, limit: usize) -> Result<PathBuf> {
-        let script = folder.join(self.file_name());
-        let text = format!("#!/bin/sh\nulimit -n {limit}\nexec '{}' \"$@\"\n", self.path()?.display());
-        std::fs::write(&script, text)?;
-        std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755))?;
-        Ok(script)
+        let text = format!("ulimit -n {limit}\nexec '{}' \"$@\"", self.path()?.display());
+        script(folder, self.file_name(), &text)
     }
+}
+
+/// Writes an executable script. `exec` in it keeps its process id.
+pub fn script(folder: &Path, name: impl AsRef<Path>, text: &str) -> Result<PathBuf> {
+    let path = folder.join(name);
+    std::fs::write(&path, format!("#!/bin/sh\n{text}\n"))?;
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755))?;
+    Ok(path)
 }
 
 /// Builds both programs in the profile and target folder of the current executable; does nothing outside of cargo.

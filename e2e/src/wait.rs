@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use tokio::time::{Instant, sleep, timeout};
 
 /// The deadline of a wait that ends at once on an idle machine; generous, because the machine is often busy.
@@ -31,6 +31,13 @@ where
         sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
+}
+
+/// Checks that a condition does not come true within `time`.
+pub async fn never(what: &str, time: Duration, mut look: impl FnMut() -> bool) -> Result<()> {
+    let seen = until(what, time, || std::future::ready(look().then_some(()))).await;
+    ensure!(seen.is_err(), "{what}: seen within {time:?}");
+    Ok(())
 }
 
 /// Awaits a future for [`DEADLINE`] at most, and names `what` if it does not end.

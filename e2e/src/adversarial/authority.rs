@@ -4,14 +4,14 @@
 //! path). This client writes its frames by hand, makes one dial, and reads only the frames up to the answer.
 
 use anyhow::{Context, Result, bail};
-use bytes::{Buf, BufMut};
+use bytes::BytesMut;
 use prost::Message;
 use proto::Packet;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
 use super::frames::{
-    ACK, DATA, END_HEADERS, END_STREAM, Frame, GOAWAY, HEADERS, RST_STREAM, SETTINGS, frame, hello,
-    read_frame,
+    ACK, DATA, END_HEADERS, END_STREAM, Frame, GOAWAY, HEADERS, RST_STREAM, SETTINGS, frame, framed, hello,
+    message, read_frame,
 };
 use super::packets::dial_req;
 use crate::wait::within;
@@ -31,29 +31,25 @@ pub async fn dial_with_authority(
     authority: Authority<'_>,
     target: &str,
 ) -> Result<Packet> {
-    let message = dial_req(7, target).encode_to_vec();
-    let mut grpc = vec![0];
-    grpc.put_u32(u32::try_from(message.len())?);
-    grpc.extend_from_slice(&message);
+    let dial = framed(&dial_req(7, target).encode_to_vec());
     let request = frame(HEADERS, END_HEADERS, 1, &headers(authority)?);
-    socket.write_all(&[hello(), request, frame(DATA, 0, 1, &grpc)].concat()).await?;
+    socket.write_all(&[hello(), request, frame(DATA, 0, 1, &dial)].concat()).await?;
     within("the answer to a hand-written dial", answer(&mut socket)).await?
 }
 
 async fn answer(socket: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> Result<Packet> {
-    let mut grpc = Vec::new();
+    let mut arrived = BytesMut::new();
     loop {
         let Frame { kind, flags, payload } = read_frame(socket).await?;
         match kind {
             SETTINGS if flags & ACK == 0 => socket.write_all(&frame(SETTINGS, ACK, 0, &[])).await?,
-            DATA => grpc.extend_from_slice(&payload),
+            DATA => arrived.extend_from_slice(&payload),
             RST_STREAM => bail!("the stream was reset: {payload:?}"),
             GOAWAY => bail!("the connection was ended: {}", String::from_utf8_lossy(&payload)),
             HEADERS if flags & END_STREAM != 0 => bail!("the stream ended with a status and no packet"),
             _ => {}
         }
-        let wanted = grpc.get(1..5).map(|mut size| size.get_u32() as usize);
-        if let Some(message) = wanted.and_then(|size| grpc.get(5..5 + size)) {
+        if let Some(message) = message(&mut arrived) {
             return Ok(Packet::decode(message)?);
         }
     }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use h2::{RecvStream, SendStream};
 use http::{Request, Response};
 use prost::Message;
@@ -19,6 +19,7 @@ use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 use tokio_rustls::TlsAcceptor;
 
+use super::frames::{framed, message};
 use crate::frontend::tls_over;
 use crate::pki::Pki;
 use crate::wait::within;
@@ -96,23 +97,14 @@ impl ForkStream {
 
     /// Sends one message.
     pub fn send(&mut self, message: &[u8]) -> Result<()> {
-        let mut frame = BytesMut::with_capacity(message.len() + 5);
-        frame.put_u8(0);
-        frame.put_u32(u32::try_from(message.len())?);
-        frame.put_slice(message);
-        Ok(self.out.send_data(frame.freeze(), false)?)
+        Ok(self.out.send_data(framed(message), false)?)
     }
 
     /// The next message as bytes.
     pub async fn next(&mut self, what: &str) -> Result<Bytes> {
         loop {
-            if self.arrived.len() >= 5 {
-                let len =
-                    u32::from_be_bytes([self.arrived[1], self.arrived[2], self.arrived[3], self.arrived[4]]);
-                if self.arrived.len() >= 5 + len as usize {
-                    self.arrived.advance(5);
-                    return Ok(self.arrived.split_to(len as usize).freeze());
-                }
+            if let Some(message) = message(&mut self.arrived) {
+                return Ok(message);
             }
             let bytes =
                 within(what, self.inbound.data()).await?.with_context(|| format!("{what}: the end"))??;

@@ -1,6 +1,7 @@
-//! HTTP/2 frames by hand: frames that no library sends, or that libraries hide on receipt.
+//! HTTP/2 frames and gRPC messages by hand: some that no library sends, or that libraries hide on receipt.
 
 use anyhow::{Context, Result};
+use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 /// The client's connection preface.
@@ -59,4 +60,27 @@ pub async fn read_frame(io: &mut (impl AsyncRead + Unpin)) -> Result<Frame> {
     let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
     io.read_exact(&mut payload).await.context("the server hung up within a frame")?;
     Ok(Frame { kind, flags, payload })
+}
+
+/// The header block of a gRPC request: entries 3 and 6 of HPACK's static table (POST and http), and literals without indexing,
+/// one of them an agent's id.
+pub fn block(path: &str) -> Vec<u8> {
+    let text = |text: &str| [&[text.len() as u8], text.as_bytes()].concat();
+    let (path, kind) = (text(path), text("application/grpc"));
+    [&[0x83, 0x86, 0x04], &*path, &[0x0f, 0x10], &kind, &[0x00], &text("agentid"), &text("by-hand")].concat()
+}
+
+/// A message as gRPC frames it: without compression, and behind its length.
+pub fn framed(message: &[u8]) -> Bytes {
+    [&[0], &(message.len() as u32).to_be_bytes()[..], message].concat().into()
+}
+
+/// Takes the first complete gRPC message from received bytes.
+pub fn message(arrived: &mut BytesMut) -> Option<Bytes> {
+    let length = arrived.get(1..5)?.get_u32() as usize;
+    if arrived.len() < 5 + length {
+        return None;
+    }
+    arrived.advance(5);
+    Some(arrived.split_to(length).freeze())
 }

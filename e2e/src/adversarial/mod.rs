@@ -14,7 +14,7 @@ pub mod unauthenticated;
 pub use self::agent::{AdversarialAgent, AgentMeta};
 pub use self::authority::{Authority, dial_with_authority};
 pub use self::packets::{
-    bare, close_req, close_rsp, crossed, data, dial_cls, dial_req, dial_rsp, drain, payload, unknown,
+    bare, close_req, close_rsp, crossed, data, dial_cls, dial_req, dial_rsp, drain, unknown,
 };
 pub use self::server::{AdversarialLink, AdversarialServer};
 pub use self::small_frames::{Sent, SmallFrames, endless};

@@ -1,7 +1,6 @@
 //! Valid and invalid packets.
 
 use bytes::Bytes;
-pub use proto::packet::Payload as payload;
 use proto::{
     CloseDial, CloseRequest, CloseResponse, Data, DialRequest, DialResponse, Drain, Packet, PacketType,
     packet::Payload,

@@ -1,5 +1,6 @@
 //! A server that accepts agents and that a test controls packet by packet.
 
+use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -14,13 +15,17 @@ use tokio::task::AbortHandle;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::body::Body;
+use tonic::codegen::BoxFuture;
 use tonic::metadata::MetadataMap;
+use tonic::server::{Grpc, NamedService, StreamingService};
 use tonic::transport::Server;
 use tonic::transport::server::Connected;
 use tonic::{Request, Response, Status, Streaming};
+use tonic_prost::ProstCodec;
 
+use super::stream::CONNECT;
 use crate::pki::Pki;
-use crate::stubs::agent_service_server::{AgentService, AgentServiceServer};
 use crate::wait::within;
 
 /// The receive windows of a connection and of its streams in bytes: so large that a message's size is the sender's own choice.
@@ -68,7 +73,7 @@ impl AdversarialServer {
         let serving = server
             .initial_stream_window_size(WINDOW)
             .initial_connection_window_size(WINDOW)
-            .add_service(AgentServiceServer::new(service))
+            .add_service(service)
             .serve_with_incoming(ReceiverStream::new(sockets));
         let serving = tokio::spawn(async move {
             let _ = serving.await;
@@ -154,30 +159,56 @@ async fn accept(
     }
 }
 
+#[derive(Clone)]
 struct Service {
     id: String,
     count: usize,
     links: mpsc::Sender<AdversarialLink>,
 }
 
-#[tonic::async_trait]
-impl AgentService for Service {
-    type ConnectStream = ReceiverStream<Result<Packet, Status>>;
+impl NamedService for Service {
+    const NAME: &'static str = "AgentService";
+}
 
-    async fn connect(
-        &self,
-        request: Request<Streaming<Packet>>,
-    ) -> Result<Response<Self::ConnectStream>, Status> {
-        let metadata = request.metadata().clone();
-        let (out, queue) = mpsc::channel(16);
-        let link = AdversarialLink { metadata, out: Some(out), inbound: request.into_inner() };
-        self.links.send(link).await.map_err(|_| Status::unavailable("the test is over"))?;
-        let mut response = Response::new(ReceiverStream::new(queue));
-        let headers = response.metadata_mut();
-        let bad = |_| Status::internal("a server id that is no metadata");
-        headers.insert("serverid", self.id.parse().map_err(bad)?);
-        headers.insert("servercount", self.count.to_string().parse().map_err(bad)?);
-        Ok(response)
+impl tonic::codegen::Service<http::Request<Body>> for Service {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<Self::Response, Self::Error>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let service = self.clone();
+        Box::pin(async move {
+            if request.uri().path() != CONNECT {
+                return Ok(Status::unimplemented("another method").into_http());
+            }
+            Ok(Grpc::new(ProstCodec::default()).streaming(service, request).await)
+        })
+    }
+}
+
+impl StreamingService<Packet> for Service {
+    type Response = Packet;
+    type ResponseStream = ReceiverStream<Result<Packet, Status>>;
+    type Future = BoxFuture<Response<Self::ResponseStream>, Status>;
+
+    fn call(&mut self, request: Request<Streaming<Packet>>) -> Self::Future {
+        let Self { id, count, links } = self.clone();
+        Box::pin(async move {
+            let metadata = request.metadata().clone();
+            let (out, queue) = mpsc::channel(16);
+            let link = AdversarialLink { metadata, out: Some(out), inbound: request.into_inner() };
+            links.send(link).await.map_err(|_| Status::unavailable("the test is over"))?;
+            let mut response = Response::new(ReceiverStream::new(queue));
+            let headers = response.metadata_mut();
+            let bad = |_| Status::internal("a server id that is no metadata");
+            headers.insert("serverid", id.parse().map_err(bad)?);
+            headers.insert("servercount", count.to_string().parse().map_err(bad)?);
+            Ok(response)
+        })
     }
 }
 

@@ -15,16 +15,19 @@ use tokio::task::JoinHandle;
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::PollSender;
+use tonic::client::Grpc;
 use tonic::codegen::Service;
+use tonic::codegen::http::uri::PathAndQuery;
 use tonic::metadata::MetadataMap;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Request, Response, Status, Streaming};
+use tonic_prost::ProstCodec;
 
 use crate::frontend::Io;
-use crate::stubs::agent_service_client::AgentServiceClient;
-use crate::stubs::proxy_service_client::ProxyServiceClient;
 use crate::wait::within;
 
+/// The RPC of agents.
+pub(super) const CONNECT: &str = "/AgentService/Connect";
 /// Packets that may wait for HTTP/2's flow-control window.
 const QUEUE: usize = 4;
 /// The windows of [`channel`], in bytes. h2 ends a connection that queues small frames beyond its window, so they are large.
@@ -88,26 +91,25 @@ enum Inbound {
 }
 
 impl PacketStream {
-    /// Opens `/ProxyService/Proxy`, as a frontend does.
+    /// Opens the stream of a frontend.
     pub fn proxy(channel: Channel) -> Self {
-        let mut client = ProxyServiceClient::new(channel).max_decoding_message_size(MESSAGE_LIMIT);
-        Self::open(|request| async move { client.proxy(request).await }, MetadataMap::new())
+        Self::open(channel, "/ProxyService/Proxy", MetadataMap::new())
     }
 
-    /// Opens `/AgentService/Connect` with this metadata, as an agent does.
+    /// Opens the stream of an agent with this metadata.
     pub fn connect(channel: Channel, metadata: MetadataMap) -> Self {
-        let mut client = AgentServiceClient::new(channel).max_decoding_message_size(MESSAGE_LIMIT);
-        Self::open(|request| async move { client.connect(request).await }, metadata)
+        Self::open(channel, CONNECT, metadata)
     }
 
-    fn open<Fut>(call: impl FnOnce(Request<ReceiverStream<Packet>>) -> Fut, metadata: MetadataMap) -> Self
-    where
-        Fut: Future<Output = Opened> + Send + 'static,
-    {
+    fn open(channel: Channel, path: &'static str, metadata: MetadataMap) -> Self {
         let (out, queue) = mpsc::channel(QUEUE);
         let mut request = Request::new(ReceiverStream::new(queue));
         *request.metadata_mut() = metadata;
-        let opening = tokio::spawn(call(request));
+        let opening = tokio::spawn(async move {
+            let mut client = Grpc::new(channel).max_decoding_message_size(MESSAGE_LIMIT);
+            client.ready().await.map_err(|error| Status::unknown(error.to_string()))?;
+            client.streaming(request, PathAndQuery::from_static(path), ProstCodec::default()).await
+        });
         Self { out: Some(PollSender::new(out)), inbound: Inbound::Opening(opening), headers: None }
     }
 

@@ -17,7 +17,7 @@ use tokio::runtime::Builder;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_rustls::client::TlsStream;
 
-use super::frames::{END_HEADERS, END_STREAM, HEADERS, frame, hello, read_frame};
+use super::frames::{END_HEADERS, END_STREAM, HEADERS, block, frame, hello, read_frame};
 use crate::frontend::tls_socket;
 use crate::wait::{DEADLINE, until, within};
 
@@ -142,10 +142,7 @@ impl Refused {
 
     /// Opens a stream for an unknown path.
     pub async fn open_stream(&mut self) -> Result<()> {
-        // Entries 3, 6 and 4 of HPACK's static table (POST, http, `/`), and the content type.
-        let mut block = vec![0x83, 0x86, 0x84, 0x0f, 0x10, 16];
-        block.extend_from_slice(b"application/grpc");
-        let request = frame(HEADERS, END_HEADERS | END_STREAM, self.next, &block);
+        let request = frame(HEADERS, END_HEADERS | END_STREAM, self.next, &block("/"));
         self.next += 2;
         self.stream.write_all(&request).await.context("the connection is closed")?;
         self.stream.flush().await.context("the connection is closed")

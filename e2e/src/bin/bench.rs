@@ -6,7 +6,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use e2e::arguments::{number, path, switch};
 use e2e::bench::{
     COST, Case, Load, Report, SPEED, Subject, egress_relay, endpoint, ingress_relay, measure, svg,
 };
@@ -42,12 +43,6 @@ fn runtime(threads: usize) -> Result<tokio::runtime::Runtime> {
 }
 
 fn command() -> Command {
-    let path = |name: &'static str, help: &'static str| {
-        Arg::new(name).long(name).value_name("PATH").value_parser(value_parser!(PathBuf)).help(help)
-    };
-    let number = |name: &'static str, default: &'static str, help: &'static str| {
-        Arg::new(name).long(name).default_value(default).value_parser(value_parser!(u64)).help(help)
-    };
     Command::new("bench")
         .about("Measures a server and an agent, another pair beside it, and a bare relay")
         .arg(path("server", "The proxy-server").required(true))
@@ -84,10 +79,8 @@ fn command() -> Command {
                 .help("Measure only this frontend"),
         )
         .arg(path("plot", "Draw the main figures into PATH-speed.svg and PATH-cost.svg"))
-        .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print JSON instead of a table"))
-        .arg(
-            Arg::new("no-relay").long("no-relay").action(ArgAction::SetTrue).help("Leave out the bare relay"),
-        )
+        .arg(switch("json", "Print JSON instead of a table"))
+        .arg(switch("no-relay", "Leave out the bare relay"))
 }
 
 const MODES: [Mode; 2] = [Mode::Grpc, Mode::HttpConnect];

@@ -2,20 +2,18 @@
 
 #![allow(clippy::print_stdout, reason = "a program whose product is what it prints")]
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context as _, Result, ensure};
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use anyhow::{Result, ensure};
+use clap::{Arg, ArgMatches, Command, value_parser};
+use e2e::arguments::{path, switch};
 use e2e::faults::{Column, Context, Length, ROWS, Row, markdown};
-use e2e::figures::replace_generated;
+use e2e::figures::write_generated;
 use e2e::process::raise_descriptor_limit;
 use e2e::scenarios::{end_on_signals, signaled};
 use tokio::time::Instant;
 
 fn command() -> Command {
-    let path = |name: &'static str, help: &'static str| {
-        Arg::new(name).long(name).value_name("PATH").value_parser(value_parser!(PathBuf)).help(help)
-    };
     Command::new("faults")
         .about("Injects faults and threats beside a load with checksums, and measures notice and recovery")
         .args_override_self(true)
@@ -26,18 +24,8 @@ fn command() -> Command {
                 .value_parser(ROWS.iter().map(|row| row.number).collect::<Vec<_>>())
                 .help("Rows, by number [default: all]"),
         )
-        .arg(
-            Arg::new("quick")
-                .long("quick")
-                .action(ArgAction::SetTrue)
-                .help("Only rows that take less than 20 s"),
-        )
-        .arg(
-            Arg::new("list")
-                .long("list")
-                .action(ArgAction::SetTrue)
-                .help("Lists the rows, and how each was shown to fail"),
-        )
+        .arg(switch("quick", "Only rows that take less than 20 s"))
+        .arg(switch("list", "Lists the rows, and how each was shown to fail"))
         .arg(
             Arg::new("rounds")
                 .long("rounds")
@@ -101,20 +89,17 @@ fn run(matches: &ArgMatches) -> Result<()> {
     let table = markdown(&results);
     print!("{table}");
     if let Some(folder) = path("write") {
-        write(&folder, &format!("{rounds} rounds; times are median and worst.\n\n{table}"))?;
+        let page = folder.join("FAULTS.md");
+        write_generated(
+            &page,
+            "faults",
+            &format!("{rounds} rounds; times are median and worst.\n\n{table}"),
+        )?;
     }
     let failed: Vec<_> =
         results.iter().filter(|(_, ours, _)| ours.failed.is_some()).map(|(row, ..)| row.number).collect();
     ensure!(failed.is_empty(), "failed: {}", failed.join(", "));
     Ok(())
-}
-
-fn write(folder: &Path, table: &str) -> Result<()> {
-    let page = folder.join("FAULTS.md");
-    let text = std::fs::read_to_string(&page).with_context(|| format!("cannot read {}", page.display()))?;
-    let text = replace_generated(&text, "faults", table)
-        .with_context(|| format!("no generated table in {}", page.display()))?;
-    Ok(std::fs::write(&page, text)?)
 }
 
 fn main() -> Result<()> {

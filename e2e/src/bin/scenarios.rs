@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
-use e2e::figures::replace_generated;
+use clap::{Arg, ArgMatches, Command, value_parser};
+use e2e::arguments::{number, path, switch};
+use e2e::figures::write_generated;
 use e2e::frontend::Mode;
 use e2e::process::raise_descriptor_limit;
 use e2e::scenarios::{ALL, Mix, Row, Scenario, Sizes, Timing, end_on_signals, picture, run, table};
@@ -27,12 +28,6 @@ const MIXES: [(&str, [bool; 2]); 4] = [
 ];
 
 fn command() -> Command {
-    let path = |name: &'static str, help: &'static str| {
-        Arg::new(name).long(name).value_name("PATH").value_parser(value_parser!(PathBuf)).help(help)
-    };
-    let number = |name: &'static str, default: &'static str, help: &'static str| {
-        Arg::new(name).long(name).default_value(default).value_parser(value_parser!(u64)).help(help)
-    };
     let list =
         |name: &'static str, help: &'static str| Arg::new(name).long(name).value_delimiter(',').help(help);
     Command::new("scenarios")
@@ -50,12 +45,7 @@ fn command() -> Command {
         .arg(number("large-agents", "100", "Agents of 01-large"))
         .arg(number("interval", "1000", "--sync-interval of the agents, ms; always 5000 in 00"))
         .arg(number("seconds", "15", "Seconds of observation after the fault"))
-        .arg(
-            Arg::new("long")
-                .long("long")
-                .action(ArgAction::SetTrue)
-                .help("As upstream measured: --interval=5000 and --seconds=60, whatever these say"),
-        )
+        .arg(switch("long", "As upstream measured: --interval=5000 and --seconds=60, whatever these say"))
         .arg(
             Arg::new("frontend")
                 .long("frontend")
@@ -158,11 +148,7 @@ fn verdict(mixes: &[String], rows: &[Row]) -> Result<()> {
 
 /// Replaces the generated table, and writes the pictures.
 fn write(folder: &Path, table: &str, mixes: &[String], rows: &[Row]) -> Result<()> {
-    let page = folder.join("FAULTS.md");
-    let text = std::fs::read_to_string(&page).with_context(|| format!("cannot read {}", page.display()))?;
-    let text = replace_generated(&text, "scenarios", table)
-        .with_context(|| format!("no generated table in {}", page.display()))?;
-    std::fs::write(&page, text)?;
+    write_generated(&folder.join("FAULTS.md"), "scenarios", table)?;
     let pictures = folder.join("pictures");
     std::fs::create_dir_all(&pictures)?;
     for row in rows {

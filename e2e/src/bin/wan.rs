@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use e2e::arguments::{self, path, switch};
 use e2e::frontend::Mode;
 use e2e::wan::{Bulk, Cell, Conditions, Event, Figures, Row, Subject, Timing, chart, json, measure, table};
 
@@ -17,17 +18,8 @@ const UNLIMITED: u64 = 1_000_000_000_000;
 const MODES: [Mode; 2] = [Mode::HttpConnect, Mode::Grpc];
 
 fn command() -> Command {
-    let path = |name: &'static str, help: &'static str| {
-        Arg::new(name).long(name).value_name("PATH").value_parser(value_parser!(PathBuf)).help(help)
-    };
-    let number = |name: &'static str, default: &'static str, help: &'static str| {
-        Arg::new(name).long(name).default_value(default).value_parser(value_parser!(u64)).help(help)
-    };
     let list = |name: &'static str, default: &'static str, help: &'static str| {
         Arg::new(name).long(name).default_value(default).value_delimiter(',').help(help)
-    };
-    let switch = |name: &'static str, help: &'static str| {
-        Arg::new(name).long(name).action(ArgAction::SetTrue).help(help)
     };
     Command::new("wan")
         .about("Measures pairs of programs over an emulated wide area network")
@@ -62,16 +54,16 @@ fn command() -> Command {
             list("rate", "200", "Mbit/s in each direction; 0: as many as the emulator carries")
                 .value_parser(value_parser!(u64)),
         )
-        .arg(number("seed", "1", "What lost packets are chosen by; each round adds one"))
+        .arg(arguments::number("seed", "1", "What lost packets are chosen by; each round adds one"))
         .arg(list("bulk", "1-down,16-down,1-up,16-up", "Bulk transfers at once").value_parser(bulk))
         .arg(Arg::new("event").long("event").default_value("none").value_parser(event).help(
             "What happens when the measuring begins: none, jump-80 (the round trip becomes 80 ms), blackout-4 \
              (no packet gets through for 4 s)",
         ))
         .arg(switch("no-dials", "Without a dial every 100 ms"))
-        .arg(number("seconds", "8", "Seconds that are measured of each subject in each cell"))
-        .arg(number("warm-up", "2", "Seconds before that"))
-        .arg(number("rounds", "1", "Rounds of all cells; medians are printed"))
+        .arg(arguments::number("seconds", "8", "Seconds that are measured of each subject in each cell"))
+        .arg(arguments::number("warm-up", "2", "Seconds before that"))
+        .arg(arguments::number("rounds", "1", "Rounds of all cells; medians are printed"))
         .arg(path("plot", "Draw throughput and pings into this file, as SVG"))
         .arg(switch("json", "Print JSON instead of a table"))
 }

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout};
 use super::load::{Load, ensure_calm};
 use super::{Base, Context, Times, alone};
 use crate::adversarial::frames::{
-    DATA, END_HEADERS, GOAWAY, HEADERS, PING, RST_STREAM, SETTINGS, frame, hello, read_frame,
+    DATA, END_HEADERS, GOAWAY, HEADERS, PING, RST_STREAM, SETTINGS, block, frame, hello, read_frame,
 };
 use crate::endpoints::Endpoint;
 use crate::frontend::tls_socket;
@@ -22,6 +22,8 @@ use crate::pair::Setup;
 /// The types of frames that only floods use.
 const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
+
+const CONNECT: &str = "/AgentService/Connect";
 
 /// How long a flood lasts unless the server ends it.
 const LASTS: Duration = Duration::from_secs(2);
@@ -59,8 +61,8 @@ impl Kind {
     /// The frames before the flood.
     fn first(self) -> Vec<u8> {
         let begin = match self {
-            Self::Continuation => frame(HEADERS, 0, 1, &block()),
-            Self::EmptyData => frame(HEADERS, END_HEADERS, 1, &block()),
+            Self::Continuation => frame(HEADERS, 0, 1, &block(CONNECT)),
+            Self::EmptyData => frame(HEADERS, END_HEADERS, 1, &block(CONNECT)),
             _ => Vec::new(),
         };
         [hello(), begin].concat()
@@ -69,37 +71,22 @@ impl Kind {
     /// The frames of one step.
     fn step(self, stream: u32) -> Vec<u8> {
         match self {
-            Self::Resets => {
-                [frame(HEADERS, END_HEADERS, stream, &block()), frame(RST_STREAM, 0, stream, &[0, 0, 0, 8])]
-                    .concat()
-            }
-            Self::MadeYouReset => {
-                [frame(HEADERS, END_HEADERS, stream, &block()), frame(WINDOW_UPDATE, 0, stream, &[0; 4])]
-                    .concat()
-            }
-            Self::Continuation => frame(CONTINUATION, 0, 1, &header(b"padding", b"x")),
+            Self::Resets => [
+                frame(HEADERS, END_HEADERS, stream, &block(CONNECT)),
+                frame(RST_STREAM, 0, stream, &[0, 0, 0, 8]),
+            ]
+            .concat(),
+            Self::MadeYouReset => [
+                frame(HEADERS, END_HEADERS, stream, &block(CONNECT)),
+                frame(WINDOW_UPDATE, 0, stream, &[0; 4]),
+            ]
+            .concat(),
+            Self::Continuation => frame(CONTINUATION, 0, 1, b"\x00\x07padding\x01x"),
             Self::Pings => frame(PING, 0, 0, &[0; 8]),
             Self::Settings => frame(SETTINGS, 0, 0, &[]),
             Self::EmptyData => frame(DATA, 0, 1, &[]),
         }
     }
-}
-
-/// The header block of a Connect: POST, https, the path, and literals without indexing.
-fn block() -> Vec<u8> {
-    let path = b"/AgentService/Connect";
-    let mut block = vec![0x83, 0x87, 0x04, path.len() as u8];
-    block.extend_from_slice(path);
-    for (name, value) in
-        [(&b"content-type"[..], &b"application/grpc"[..]), (b"te", b"trailers"), (b"agentid", b"flood")]
-    {
-        block.extend(header(name, value));
-    }
-    block
-}
-
-fn header(name: &[u8], value: &[u8]) -> Vec<u8> {
-    [&[0, name.len() as u8], name, &[value.len() as u8], value].concat()
 }
 
 pub(super) fn frame_floods(context: &Context) -> Result<Times> {

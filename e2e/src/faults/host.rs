@@ -19,7 +19,7 @@ use crate::metrics::SERVER;
 use crate::pair::{Pair, Setup};
 use crate::payload::Payload;
 use crate::process::Process;
-use crate::program::Program;
+use crate::program::{Program, script};
 use crate::wait::{DEADLINE, until};
 
 /// The soft limit of open descriptors of a process. Dropping it restores the limit.
@@ -93,15 +93,6 @@ async fn knocked(pair: &Pair, endpoint: &Endpoint) -> Result<f64> {
     drop(limited);
     clients.shutdown().await;
     Ok(cpu.as_secs_f64() / TIME.as_secs_f64() * 100.0)
-}
-
-/// Starts a program behind a script: `exec` keeps its process id.
-pub(super) fn script(folder: &Path, name: &str, text: &str) -> Result<PathBuf> {
-    use std::os::unix::fs::PermissionsExt;
-    let path = folder.join(name);
-    std::fs::write(&path, format!("#!/bin/sh\n{text}\n"))?;
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))?;
-    Ok(path)
 }
 
 /// A program's clock, by libfaketime. Its monotonic clock stays.

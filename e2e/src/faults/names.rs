@@ -11,13 +11,12 @@ use tokio::net::{TcpListener, UdpSocket};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::host::script;
 use super::{Context, Times, networked, within};
 use crate::balancer::Balancer;
 use crate::endpoints::Endpoint;
 use crate::exchange::works;
 use crate::pair::Setup;
-use crate::program::Program;
+use crate::program::{Program, script};
 use crate::wait::{DEADLINE, until};
 
 /// The seconds for which an answer may be cached.

@@ -37,7 +37,7 @@ pub const ROWS: &[Row] = &[
     Row { number: "19", name: "malformed protobuf, absent oneof, ids 0, -1, MAX", holds: "a stream error only", length: Quick, go: false, run: tests![
         "misbehaving_agents::a_known_type_without_its_payload_is_survived", "misbehaving_agents::unknown_and_misdirected_packets_are_ignored",
         "misbehaving_frontends::a_known_type_without_its_payload_is_survived", "misbehaving_frontends::unusual_ids_are_accepted_as_dial_ids",
-        "misbehaving_frontends::data_for_connection_zero_is_ignored", "misbehaving_frontends::garbage_is_survived",
+        "misbehaving_frontends::meaningless_packets_are_ignored", "misbehaving_frontends::garbage_is_survived",
         "misbehaving_servers::unexpected_packets_are_survived",
     ], shown: "Go's agent fails misbehaving_servers::unexpected_packets_are_survived" },
     Row { number: "20", name: "DATA before DIAL_RSP, double close, replayed random, reused id", holds: "nothing reaches another connection", length: Quick, go: false, run: tests![

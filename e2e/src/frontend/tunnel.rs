@@ -62,11 +62,6 @@ impl Tunnel {
         }
     }
 
-    /// The connection's id on its stream.
-    pub fn connect_id(&self) -> i64 {
-        self.connect_id
-    }
-
     /// The error of the CLOSE_RSP (empty if none), once it has arrived.
     pub fn ended(&self) -> Option<&str> {
         self.ended.as_deref()

@@ -1,7 +1,7 @@
 //! The real kubectl, called as an operator would call it.
 
 use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -52,11 +52,6 @@ impl Kubectl {
     /// kubectl with this kubeconfig, and with caches in `home`.
     pub fn new(program: PathBuf, kubeconfig: PathBuf, home: PathBuf) -> Self {
         Self { program, kubeconfig, home, env: Vec::new() }
-    }
-
-    /// The same for another user.
-    pub fn with_kubeconfig(&self, kubeconfig: &Path) -> Self {
-        Self { kubeconfig: kubeconfig.to_path_buf(), ..self.clone() }
     }
 
     /// The same with an environment variable.

@@ -7,7 +7,7 @@ use anyhow::Result;
 use tempfile::TempDir;
 
 use super::server::wait_status;
-use super::{Setup, local, text};
+use super::{local, text};
 use crate::metrics::{AGENT, Scrape, wait_for};
 use crate::pki::Pki;
 use crate::ports::Lease;
@@ -29,24 +29,9 @@ pub struct Agent {
 }
 
 impl Agent {
-    pub(super) fn start(
-        setup: &Setup,
-        id: &str,
-        identifiers: &str,
-        server: SocketAddr,
-        further: &[&str],
-        folder: Arc<TempDir>,
-        pki: &Pki,
-    ) -> Result<Self> {
-        let mut args = setup.agent_args.clone();
-        args.extend(further.iter().map(|arg| (*arg).to_owned()));
-        let program = setup.programs.as_ref().map(|(_, agent)| agent.clone());
-        Self::start_program(program, id, identifiers, server, args, Vec::new(), folder, pki)
-    }
-
     /// Starts an agent for any server; `further` flags override the default ones.
     #[allow(clippy::too_many_arguments, reason = "the parts of one command line, named at each call")]
-    pub fn start_program(
+    pub fn start(
         program: Option<std::path::PathBuf>,
         id: &str,
         identifiers: &str,

@@ -4,6 +4,7 @@ mod agent;
 mod server;
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,8 @@ use crate::balancer::Balancer;
 use crate::frontend::{Frontend, Mode, Place};
 use crate::metrics::{AGENT, SERVER, Scrape, wait_for};
 use crate::pki::Pki;
+use crate::process::Recipe;
+use crate::program::Program;
 use crate::sockets::connections;
 use crate::wait::until;
 
@@ -54,7 +57,7 @@ pub struct Setup {
     server_args: Vec<String>,
     agent_args: Vec<String>,
     agent_ids: Vec<(String, String)>,
-    programs: Option<(std::path::PathBuf, std::path::PathBuf)>,
+    programs: Option<(PathBuf, PathBuf)>,
     /// One for each replica, if frontends must listen at predefined places.
     places: Vec<Place>,
     pki: Option<Pki>,
@@ -159,7 +162,7 @@ impl Setup {
     }
 
     /// Uses these programs instead of the environment's.
-    pub fn programs(mut self, server: std::path::PathBuf, agent: std::path::PathBuf) -> Self {
+    pub fn programs(mut self, server: PathBuf, agent: PathBuf) -> Self {
         self.programs = Some((server, agent));
         self
     }
@@ -249,7 +252,7 @@ impl Pair {
     }
 
     /// The folder that holds certificates and sockets.
-    pub fn folder(&self) -> &std::path::Path {
+    pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
@@ -267,28 +270,55 @@ impl Pair {
 
     /// Starts another agent, without waiting for it.
     pub fn add_agent(&mut self, id: &str, identifiers: &str, args: &[&str]) -> Result<()> {
-        let address = self.agent_side_address();
-        let agent =
-            Agent::start(&self.setup, id, identifiers, address, args, self.folder.clone(), &self.pki)?;
+        let agent = self.start_agent(id, identifiers, self.agent_side_address(), args, &[])?;
         self.agents.push(agent);
         Ok(())
     }
 
     /// Starts an agent for `server`, which belongs to the caller.
     pub fn agent_at(&self, id: &str, server: SocketAddr) -> Result<Agent> {
-        let program = self.setup.programs.as_ref().map(|(_, agent)| agent.clone());
-        let (flags, folder) = (self.setup.agent_args.clone(), self.folder.clone());
-        Agent::start_program(program, id, "", server, flags, Vec::new(), folder, &self.pki)
+        self.start_agent(id, "", server, &[], &[])
     }
 
     /// Starts another agent with these environment variables, without waiting for it.
     pub fn add_agent_with_env(&mut self, id: &str, env: &[(&str, &str)]) -> Result<()> {
-        let env = env.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        let program = self.setup.programs.as_ref().map(|(_, agent)| agent.clone());
-        let (address, flags) = (self.server().agent_address(), self.setup.agent_args.clone());
-        let folder = self.folder.clone();
-        self.agents.push(Agent::start_program(program, id, "", address, flags, env, folder, &self.pki)?);
+        let agent = self.start_agent(id, "", self.agent_side_address(), &[], env)?;
+        self.agents.push(agent);
         Ok(())
+    }
+
+    fn start_agent(
+        &self,
+        id: &str,
+        identifiers: &str,
+        server: SocketAddr,
+        further: &[&str],
+        env: &[(&str, &str)],
+    ) -> Result<Agent> {
+        let program = self.setup.programs.as_ref().map(|(_, agent)| agent.clone());
+        let flags = self.setup.agent_args.iter().cloned().chain(further.iter().map(|&flag| flag.to_owned()));
+        let env = env.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
+        Agent::start(program, id, identifiers, server, flags.collect(), env, self.folder.clone(), &self.pki)
+    }
+
+    /// Another process with the pair's certificates: a server with a socket of its own, or an agent.
+    pub fn recipe(&self, program: Program, flags: &[impl AsRef<str>]) -> Result<Recipe> {
+        let flag = |name: &str, path: &Path| format!("--{name}={}", path.display());
+        let mut args: Vec<String> = match program {
+            Program::Server => vec![
+                "--server-port=0".into(),
+                flag("uds-name", &self.folder().join("x.sock")),
+                flag("cluster-cert", &self.pki.cluster_server.cert),
+                flag("cluster-key", &self.pki.cluster_server.key),
+            ],
+            Program::Agent => vec![
+                flag("ca-cert", &self.pki.cluster_ca),
+                flag("agent-cert", &self.pki.agent.cert),
+                flag("agent-key", &self.pki.agent.key),
+            ],
+        };
+        args.extend(flags.iter().map(|flag| flag.as_ref().to_owned()));
+        Ok(Recipe { name: format!("{program:?}"), program: program.path()?, args, env: Vec::new() })
     }
 
     /// Waits until every agent has a stream to every server, and every server knows all agents.
@@ -324,6 +354,6 @@ fn local(port: u16) -> SocketAddr {
 }
 
 /// A path as a flag's value.
-fn text(path: &std::path::Path) -> Result<&str> {
+fn text(path: &Path) -> Result<&str> {
     path.to_str().context("a path that is not text")
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use h2::{Ping, RecvStream, SendStream, client};
 use http::Request;
 use prost::Message;
@@ -19,6 +19,7 @@ use tokio::net::TcpSocket;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, interval_at, sleep, timeout};
 
+use crate::adversarial::frames::{framed, message};
 use crate::adversarial::{close_rsp, dial_rsp};
 use crate::frontend::tls_over;
 use crate::pki::{Pki, client_without_certificate};
@@ -201,8 +202,8 @@ impl Stream {
                     let bytes = bytes.context("the end of the stream")??;
                     self.inbound.flow_control().release_capacity(bytes.len())?;
                     arrived.extend_from_slice(&bytes);
-                    while let Some(packet) = packet(&mut arrived)? {
-                        self.answer(packet, &mut next_id)?;
+                    while let Some(message) = message(&mut arrived) {
+                        self.answer(Packet::decode(message)?, &mut next_id)?;
                     }
                 }
                 _ = ticks.tick(), if !pinging => {
@@ -226,21 +227,6 @@ impl Stream {
             Some(Payload::CloseRequest(close)) => close_rsp(close.connect_id, ""),
             _ => return Ok(()),
         };
-        let mut message = BytesMut::with_capacity(answer.encoded_len() + 5);
-        message.put_u8(0);
-        message.put_u32(u32::try_from(answer.encoded_len())?);
-        answer.encode(&mut message)?;
-        Ok(self.out.send_data(message.freeze(), false)?)
+        Ok(self.out.send_data(framed(&answer.encode_to_vec()), false)?)
     }
-}
-
-/// Takes the first complete packet from received bytes.
-fn packet(arrived: &mut BytesMut) -> Result<Option<Packet>> {
-    let Some(head) = arrived.first_chunk::<5>() else { return Ok(None) };
-    let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
-    if arrived.len() < 5 + length {
-        return Ok(None);
-    }
-    arrived.advance(5);
-    Ok(Some(Packet::decode(arrived.split_to(length))?))
 }

@@ -77,8 +77,9 @@ impl<'a> Rig<'a> {
     async fn new(network: Option<&'a Network>) -> Result<Self> {
         let at = near(network);
         let setup = Setup::grpc().agents(0).server_arg(format!("--agent-bind-address={at}"));
-        // A stuck relay acknowledges, like the kernel of a stopped program.
-        let patience = "--unresponsive-timeout=30s";
+        // A stuck relay acknowledges, like the kernel of a stopped program: only this time-out ends its streams.
+        let patience = if network.is_some() { 30 } else { 10 };
+        let patience = &format!("--unresponsive-timeout={patience}s");
         let mut pair = setup.server_arg(patience).agent_arg(patience).start().await?;
         let server = SocketAddr::from((at, pair.server().agent_port()));
         let (path, vanishing, staying) = match network {

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use e2e::figures::replace_generated;
 use e2e::program::Program;
 
 /// The names of all functions in the `.rs` files in a folder.
@@ -136,14 +137,6 @@ fn own_flags_table(server: &str, agent: &str) -> Result<String> {
     Ok(table)
 }
 
-/// Replaces the block between its markers in a page.
-fn with_block(page: &str, name: &str, block: &str) -> Result<String> {
-    let (begin, end) = (format!("<!-- generated: {name} -->\n"), "<!-- end -->");
-    let (before, rest) = page.split_once(&begin).with_context(|| format!("no marker of {name}"))?;
-    let (_, after) = rest.split_once(end).with_context(|| format!("no end of {name}"))?;
-    Ok(format!("{before}{begin}\n{block}\n{end}{after}"))
-}
-
 #[test]
 fn the_flag_page_has_every_flag() -> Result<()> {
     let path = root()?.join("docs/flags.md");
@@ -155,9 +148,9 @@ fn the_flag_page_has_every_flag() -> Result<()> {
     ];
     let [server, agent, check] = names.map(|(program, name)| help(program, name));
     let (server, agent, check) = (server?, agent?, check?);
-    let mut wanted = with_block(&page, "own flags", &own_flags_table(&server, &agent)?)?;
+    let mut wanted = replace_generated(&page, "own flags", &own_flags_table(&server, &agent)?)?;
     for ((_, name), help) in names.iter().zip([server, agent, check]) {
-        wanted = with_block(&wanted, name, &flags_table(&help)?)?;
+        wanted = replace_generated(&wanted, name, &flags_table(&help)?)?;
     }
     if std::env::var_os("UPDATE_DOCS").is_some() {
         std::fs::write(&path, &wanted)?;

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use e2e::adversarial::frames::{ACK, END_HEADERS, Frame, GOAWAY, HEADERS, PING, frame, hello, read_frame};
+use e2e::adversarial::frames::{
+    ACK, END_HEADERS, Frame, GOAWAY, HEADERS, PING, block, frame, hello, read_frame,
+};
 use e2e::endpoints::Endpoint;
 use e2e::exchange::works;
 use e2e::frontend::{Io, Mode, Place, tls_over, tls_socket};
@@ -201,18 +203,7 @@ async fn leases_have_their_namespace_and_label() -> Result<()> {
 
 /// Opens one stream by hand and waits for a PING.
 async fn pinged(mut socket: Box<dyn Io>, path: &str) -> Result<()> {
-    let text = |text: &str| [&[text.len() as u8], text.as_bytes()].concat();
-    // POST, http, the path, an authority, application/grpc, and the agent's metadata.
-    let block = [
-        b"\x83\x86\x04".to_vec(),
-        text(path),
-        b"\x41\x01a\x0f\x10".to_vec(),
-        text("application/grpc"),
-        b"\x00".to_vec(),
-        text("agentid"),
-        text("by-hand"),
-    ];
-    let request = frame(HEADERS, END_HEADERS, 1, &block.concat());
+    let request = frame(HEADERS, END_HEADERS, 1, &block(path));
     socket.write_all(&[hello(), request].concat()).await?;
     loop {
         match read_frame(&mut socket).await? {

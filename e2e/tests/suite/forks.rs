@@ -126,8 +126,7 @@ async fn a_forks_server_is_served() -> Result<()> {
     let pki = Pki::create(folder.path())?;
     let server = ForkServer::start(&pki).await?;
     let address = ([127, 0, 0, 1], server.port()?).into();
-    let agent =
-        Agent::start_program(None, "agent-1", "", address, Vec::new(), Vec::new(), folder.clone(), &pki)?;
+    let agent = Agent::start(None, "agent-1", "", address, Vec::new(), Vec::new(), folder.clone(), &pki)?;
     let mut link = server.link().await.map_err(|error| agent.process.explain(&error))?;
     let payload = Payload::new(3, LARGE as u64);
     let (echo, source) = (Endpoint::echo().await?, Endpoint::source(payload).await?);

@@ -15,7 +15,7 @@ fn ok(answer: &Answer) -> bool {
 }
 
 #[tokio::test]
-async fn healthy_and_ready() -> Result<()> {
+async fn connected_programs_are_healthy_and_ready() -> Result<()> {
     let pair = Setup::grpc().start().await?;
     for address in [pair.server().health, pair.agent().health] {
         for path in ["/healthz", "/readyz", "/ready"] {
@@ -58,6 +58,7 @@ async fn an_agent_without_server_is_alive_and_not_ready() -> Result<()> {
         assert!(answer.body.starts_with(body), "{path}: {}", answer.body);
         assert!(path.contains('?') || answer.body == body, "{path}: {}", answer.body);
     }
+    pair.agent().wait_metric("open_server_connections", &[], 0.0).await?;
     let process = &pair.agent().process;
     process.wait_said("server-connected check failed: no servers connected").await?;
     let said = process.log().iter().filter(|line| line.contains("check failed")).count();

@@ -7,7 +7,7 @@ use e2e::endpoints::Endpoint;
 use e2e::exchange::works;
 use e2e::frontend::{Mode, Place};
 use e2e::pair::{Front, Setup};
-use e2e::process::{Process, Recipe};
+use e2e::process::Process;
 use e2e::program::Program;
 use e2e::wait::{DEADLINE, until};
 use tonic::Code;
@@ -176,19 +176,7 @@ async fn an_open_agent_port_is_loud_or_refused() -> Result<()> {
     let open = Setup::grpc().server_arg("--cluster-ca-cert=").agents(0).start().await?;
     open.server().process.wait_said("Agents are not authenticated").await?;
     assert_eq!(open.server().metric("agent_auth_mode", &[("mode", "none")]).await?, 1.0);
-    let mut process = Process::spawn(Recipe {
-        name: "a server that requires authentication".into(),
-        program: Program::Server.path()?,
-        args: [
-            format!("--uds-name={}", open.folder().join("x.sock").display()),
-            "--server-port=0".into(),
-            format!("--cluster-cert={}", open.pki.cluster_server.cert.display()),
-            format!("--cluster-key={}", open.pki.cluster_server.key.display()),
-            "--require-agent-auth".into(),
-        ]
-        .into(),
-        env: Vec::new(),
-    })?;
+    let mut process = Process::spawn(open.recipe(Program::Server, &["--require-agent-auth"])?)?;
     assert_eq!(process.exit(DEADLINE).await?.code(), Some(1));
     process.wait_said("--require-agent-auth needs").await
 }

@@ -107,7 +107,7 @@ async fn the_server_has_connection_durations() -> Result<()> {
 }
 
 #[tokio::test]
-async fn some_are_there_from_the_start() -> Result<()> {
+async fn metrics_without_labels_exist_from_the_start() -> Result<()> {
     let pair = Setup::grpc().agents(0).start().await?;
     let scrape = pair.server().metrics().await?;
     for name in

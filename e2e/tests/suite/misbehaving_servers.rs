@@ -12,7 +12,6 @@ use e2e::pair::Agent;
 use e2e::payload::{Digester, Payload};
 use e2e::pki::Pki;
 use e2e::process::Signal;
-use e2e::wait::{DEADLINE, until};
 use proto::packet::Payload as Body;
 use proto::{DialRequest, DialResponse, Packet, PacketType};
 use tempfile::TempDir;
@@ -32,7 +31,7 @@ impl Played {
         let mut server = AdversarialServer::start(&pki, "played", count).await?;
         let address = ([127, 0, 0, 1], server.port()).into();
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        let agent = Agent::start_program(
+        let agent = Agent::start(
             None,
             "agent-1",
             "host=a&ipv4=10.0.0.1",
@@ -343,20 +342,4 @@ async fn duplicates_are_closed_and_the_first_stream_stays() -> Result<()> {
     played.agent.wait_metric("open_server_connections", &[], 1.0).await?;
     played.agent.wait_metric("known_server_count", &[], 3.0).await?;
     Ok(())
-}
-
-#[tokio::test]
-async fn readiness_follows_the_server_connection() -> Result<()> {
-    let mut played = Played::start(1, &[]).await?;
-    played.agent.wait_ready().await?;
-    let health = played.agent.health;
-    let Played { mut agent, server, link, .. } = played;
-    drop((server, link));
-    agent.wait_unready().await?;
-    let answer = e2e::http1::get(health, "/readyz").await?;
-    assert_eq!(answer.body, "[+]ping ok\n[-]server-connected failed: no servers connected\n");
-    until("the metric", DEADLINE, || async {
-        (agent.metric("open_server_connections", &[]).await.ok()? == 0.0).then_some(())
-    })
-    .await
 }

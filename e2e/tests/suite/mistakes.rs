@@ -410,29 +410,7 @@ async fn socket_that_cannot_be_bound_is_named_with_its_flag() -> Result<()> {
 
 /// A program with the pair's certificates.
 fn start(program: Program, pair: &Pair, flags: &[String]) -> Result<Process> {
-    let pki = &pair.pki;
-    let (cert, key) = match program {
-        Program::Server => (&pki.cluster_server.cert, &pki.cluster_server.key),
-        _ => (&pki.agent.cert, &pki.agent.key),
-    };
-    let side = if matches!(program, Program::Server) { "cluster" } else { "agent" };
-    let mut args =
-        vec![format!("--{side}-cert={}", cert.display()), format!("--{side}-key={}", key.display())];
-    if side == "cluster" {
-        args.extend([
-            "--server-port=0".to_owned(),
-            format!("--uds-name={}", pair.folder().join("x.sock").display()),
-        ]);
-    } else {
-        args.push(format!("--ca-cert={}", pki.cluster_ca.display()));
-    }
-    args.extend(flags.iter().cloned());
-    Process::spawn(unprivileged(Recipe {
-        name: side.to_owned(),
-        program: program.path()?,
-        args,
-        env: Vec::new(),
-    }))
+    Process::spawn(unprivileged(pair.recipe(program, flags)?))
 }
 
 /// The same program without root's right to read and write every file.

@@ -1,6 +1,5 @@
 //! Signals that leave a process running or end it, as in the Go programs.
 
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +10,7 @@ use e2e::exchange::works;
 use e2e::netns::if_possible;
 use e2e::pair::Setup;
 use e2e::process::{Process, Signal};
-use e2e::program::Program;
+use e2e::program::{Program, script};
 use e2e::wait::{DEADLINE, until};
 use rustix::process::{Pid, kill_process};
 
@@ -78,11 +77,8 @@ async fn hangup_and_quit_end_the_first_process_of_a_container() -> Result<()> {
 
 /// A script that runs the program as the first process of a namespace.
 fn contained(folder: &Path, program: &Path) -> Result<PathBuf> {
-    let script = folder.join(program.file_name().context("a program's name")?);
-    let text = format!("#!/bin/sh\nexec unshare --pid --fork --kill-child '{}' \"$@\"\n", program.display());
-    std::fs::write(&script, text)?;
-    std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755))?;
-    Ok(script)
+    let text = format!("exec unshare --pid --fork --kill-child '{}' \"$@\"", program.display());
+    script(folder, program.file_name().context("a program's name")?, &text)
 }
 
 /// The only child of `unshare`.

@@ -3,7 +3,6 @@
 use std::net::TcpListener;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -17,7 +16,7 @@ use e2e::wait::{DEADLINE, until};
 use tokio::time::Instant;
 
 #[tokio::test]
-async fn help_and_unknown_flags() -> Result<()> {
+async fn help_exits_with_0_and_an_unknown_flag_with_1() -> Result<()> {
     for program in [Program::Server, Program::Agent] {
         for (flag, code) in [("--help", 0), ("-h", 0), ("--no-such-flag", 1), ("--mode=grpc=x", 1)] {
             let recipe = Recipe {
@@ -101,19 +100,6 @@ async fn fatal(mut pair: Pair, port: u16) -> Result<()> {
     Ok(())
 }
 
-/// A server with the pair's certificates and other ports: it must end before it binds them.
-fn unbound_server(pair: &Pair, folder: &Path, flags: &[&str]) -> Result<Process> {
-    let mut args = vec![
-        "--server-port=0".to_owned(),
-        format!("--uds-name={}", folder.join("s.sock").display()),
-        format!("--cluster-cert={}", pair.pki.cluster_server.cert.display()),
-        format!("--cluster-key={}", pair.pki.cluster_server.key.display()),
-    ];
-    args.extend(flags.iter().map(|flag| (*flag).to_owned()));
-    let (name, program) = ("proxy-server".to_owned(), Program::Server.path()?);
-    Process::spawn(Recipe { name, program, args, env: Vec::new() })
-}
-
 /// As in client-go: missing files in a kubeconfig are a misconfiguration, not an outage.
 #[tokio::test]
 async fn a_kubeconfig_that_names_missing_files_is_fatal() -> Result<()> {
@@ -136,7 +122,8 @@ async fn a_kubeconfig_that_names_missing_files_is_fatal() -> Result<()> {
         std::fs::write(&path, config)?;
         let flag = format!("--kubeconfig={}", path.display());
         let said = format!("--kubeconfig: {path:?}: {field} {:?}: ", folder.path().join("missing"));
-        let mut server = unbound_server(&pair, folder.path(), &["--enable-lease-controller", &flag])?;
+        let flags = ["--enable-lease-controller", &flag];
+        let mut server = Process::spawn(pair.recipe(Program::Server, &flags)?)?;
         let status = server.exit(DEADLINE).await?;
         ensure!(status.code() == Some(1) && server.said(&said), "{said}: {status}: {:?}", server.log());
         pair.add_agent("a", "", &["--count-server-leases", &flag])?;
@@ -156,7 +143,7 @@ async fn fatal_error_of_a_json_log_is_json() -> Result<()> {
     let pair = Setup::grpc().agents(0).start().await?;
     let flag = format!("--kubeconfig={}", path.display());
     let flags = ["--log-format=json", "--enable-lease-controller", &flag];
-    let mut server = unbound_server(&pair, folder.path(), &flags)?;
+    let mut server = Process::spawn(pair.recipe(Program::Server, &flags)?)?;
     let status = server.exit(DEADLINE).await?;
     ensure!(status.code() == Some(1) && server.said("kubeconfig"), "{status}: {:?}", server.log());
     for line in server.log() {

@@ -1,6 +1,7 @@
 //! Agents with service account tokens, with a fake kube-apiserver: admitted and refused agents, the behavior while the API
 //! cannot be reached, and that no token is ever logged.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ pub(crate) use e2e::tokens::{AUDIENCE, USER, World};
 use e2e::wait::{DEADLINE, until, within_limit};
 use fake_apiserver::Fault;
 use serde_json::json;
+use tokio::task::JoinSet;
 use tonic::Code;
 
 const CANARY: &str = "canary-of-a-token";
@@ -196,11 +198,11 @@ async fn a_storm_of_agents_asks_about_32_at_once() -> Result<()> {
     for n in 0..120 {
         world.knows(&format!("t{n}"), USER, "node-1");
     }
-    let pair = world.setup("t0")?.agents(0).start().await?;
+    let pair = Arc::new(world.setup("t0")?.agents(0).start().await?);
     world.api.set_fault("tokenreviews", Fault::Slow(Duration::from_millis(200)));
-    let all = (0..120).map(|n| let_in(&pair, n));
+    let all: JoinSet<_> = (0..120).map(|n| let_in(Arc::clone(&pair), n)).collect();
     let mut tries = 0;
-    for outcome in futures_join(all.collect()).await {
+    for outcome in all.join_all().await {
         tries += outcome?;
     }
     let reviews = world.api.count("tokenreviews");
@@ -217,32 +219,13 @@ async fn a_storm_of_agents_asks_about_32_at_once() -> Result<()> {
 
 /// An agent that retries until it is admitted, as agents do when a handshake or a review takes too long. Returns the number of
 /// attempts.
-async fn let_in(pair: &Pair, number: usize) -> Result<usize> {
+async fn let_in(pair: Arc<Pair>, number: usize) -> Result<usize> {
     let tries = AtomicUsize::new(0);
     let (id, token) = (format!("a{number}"), format!("t{}", number % 60));
     until(&format!("agent {id} let in"), DEADLINE * 4, || async {
         tries.fetch_add(1, Ordering::Relaxed);
-        connect(pair, &id, "", &token).await.ok()?.ok().map(drop)
+        connect(&pair, &id, "", &token).await.ok()?.ok().map(drop)
     })
     .await?;
     Ok(tries.into_inner())
-}
-
-/// Awaits all futures concurrently.
-async fn futures_join<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
-    let mut futures: Vec<_> = futures.into_iter().map(|future| (Box::pin(future), None)).collect();
-    std::future::poll_fn(|cx| {
-        let mut pending = false;
-        for (future, output) in &mut futures {
-            if output.is_none() {
-                match future.as_mut().poll(cx) {
-                    std::task::Poll::Ready(done) => *output = Some(done),
-                    std::task::Poll::Pending => pending = true,
-                }
-            }
-        }
-        if pending { std::task::Poll::Pending } else { std::task::Poll::Ready(()) }
-    })
-    .await;
-    futures.into_iter().filter_map(|(_, output)| output).collect()
 }

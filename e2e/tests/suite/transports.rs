@@ -26,20 +26,6 @@ async fn the_socket_file_has_mode_0770() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_stale_socket_file_is_replaced() -> Result<()> {
-    let mut pair = Setup::grpc().start().await?;
-    let endpoint = Endpoint::echo().await?;
-    // After a kill the socket file remains.
-    pair.server_mut().process.kill()?;
-    let Place::Unix(path) = pair.frontend().place.clone() else { anyhow::bail!("a Unix socket") };
-    ensure!(path.exists(), "the file is gone");
-    pair.server_mut().process.restart()?;
-    pair.server_mut().wait_healthy().await?;
-    pair.wait_connected().await?;
-    works(pair.frontend(), &endpoint.target()).await
-}
-
-#[tokio::test]
 async fn stale_socket_file_is_kept_if_configured() -> Result<()> {
     let mut pair = Setup::grpc().agents(0).server_arg("--delete-existing-uds-file=false").start().await?;
     pair.server_mut().process.kill()?;
@@ -61,17 +47,6 @@ async fn let_in(address: std::net::SocketAddr, pki: &Pki) -> Result<bool> {
     let mut byte = [0; 1];
     let read = within("an answer or a refusal", socket.read(&mut byte)).await?;
     Ok(read.is_ok_and(|count| count > 0))
-}
-
-#[tokio::test]
-async fn agent_port_refuses_unknown_certificates() -> Result<()> {
-    let pair = Setup::grpc().start().await?;
-    let folder = tempfile::tempdir()?;
-    let mut other = Pki::create(folder.path())?;
-    // The client trusts the right server and presents a certificate of another CA.
-    other.front_ca = pair.pki.cluster_ca.clone();
-    ensure!(!let_in(pair.server().agent_address(), &other).await?, "an unknown certificate was let in");
-    works(pair.frontend(), &Endpoint::echo().await?.target()).await
 }
 
 #[tokio::test]
@@ -101,18 +76,6 @@ async fn without_a_cluster_ca_agents_need_no_certificate() -> Result<()> {
 async fn further_alpn_protocols_of_the_agent_do_no_harm() -> Result<()> {
     let pair = Setup::grpc().agent_arg("--alpn-proto=konnectivity,acme").start().await?;
     works(pair.frontend(), &Endpoint::echo().await?.target()).await
-}
-
-#[tokio::test]
-async fn the_agent_refuses_a_server_of_another_authority() -> Result<()> {
-    let folder = tempfile::tempdir()?;
-    let other = Pki::create(folder.path())?;
-    let mut pair = Setup::grpc().agents(0).start().await?;
-    let flag = format!("--ca-cert={}", other.cluster_ca.display());
-    pair.add_agent("deceived", "", &[&flag])?;
-    pair.agents[0].wait_unready().await?;
-    assert_eq!(pair.server().metric("grpc_connections", &[("service_method", "Connect")]).await?, 0.0);
-    Ok(())
 }
 
 #[tokio::test]

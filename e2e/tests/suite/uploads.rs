@@ -1,6 +1,6 @@
 //! Sends, then closes at once: every upload arrives complete. A Go agent cuts a fifth of them short.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use e2e::endpoints::Endpoint;
 use e2e::exchange::upload;
 use e2e::frontend::{Frontend, Mode};
@@ -33,29 +33,17 @@ async fn whole(mode: Mode, front: Front, count: u64, size: u64) -> Result<()> {
 }
 
 #[tokio::test]
-async fn all_whole_by_grpc() -> Result<()> {
-    whole(Mode::Grpc, Front::Unix, 100, 1 << 20).await
-}
-
-#[tokio::test]
-async fn all_whole_by_grpc_over_tls() -> Result<()> {
-    whole(Mode::Grpc, Front::Tls, 50, 1 << 20).await
-}
-
-#[tokio::test]
-async fn all_whole_by_http_connect() -> Result<()> {
-    whole(Mode::HttpConnect, Front::Unix, 100, 1 << 20).await
-}
-
-#[tokio::test]
-async fn all_whole_by_http_connect_over_tls() -> Result<()> {
-    whole(Mode::HttpConnect, Front::Tls, 50, 1 << 20).await
-}
-
-#[tokio::test]
-async fn small_ones_too() -> Result<()> {
-    for mode in [Mode::Grpc, Mode::HttpConnect] {
-        whole(mode, Front::Unix, 300, 1).await?;
+async fn uploads_that_are_closed_at_once_arrive_whole() -> Result<()> {
+    for (mode, front, count, size) in [
+        (Mode::Grpc, Front::Unix, 100, 1 << 20),
+        (Mode::Grpc, Front::Tls, 50, 1 << 20),
+        (Mode::HttpConnect, Front::Unix, 100, 1 << 20),
+        (Mode::HttpConnect, Front::Tls, 50, 1 << 20),
+        (Mode::Grpc, Front::Unix, 300, 1),
+        (Mode::HttpConnect, Front::Unix, 300, 1),
+    ] {
+        let uploads = whole(mode, front, count, size).await;
+        uploads.with_context(|| format!("{mode:?}, {front:?}, from {size} bytes"))?;
     }
     Ok(())
 }
