@@ -73,11 +73,11 @@ fn golden() {
     metrics.lease_lists.observe(200, Duration::from_secs(4));
     metrics.unanswered.count(LeaseCall::Watch, "timeout");
     metrics.known_servers.set(3);
-    metrics.packets(Direction::FromServer).count(PacketKind::DialReq);
-    metrics.packets(Direction::ToServer).count(PacketKind::DialRsp);
-    metrics.stream_error(Direction::FromServer, Code::Unavailable, None);
+    metrics.packets.meter(Segment::ToAgent).count(PacketKind::DialReq);
+    metrics.packets.meter(Segment::FromAgent).count(PacketKind::DialRsp);
+    metrics.stream_error(Segment::ToAgent, Code::Unavailable, None);
     metrics.server_failures.count(Direction::FromServer);
-    metrics.stream_error(Direction::ToServer, Code::Canceled, Some(PacketKind::Data));
+    metrics.stream_error(Segment::FromAgent, Code::Canceled, Some(PacketKind::Data));
     metrics.losses.dropped(Dropped::UnknownConnection);
     metrics.losses.reset(&Cause::FlushTimeout);
     metrics.certificates.legacy_observer()(LegacyPki::AnyPurpose);
