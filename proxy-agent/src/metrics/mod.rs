@@ -102,9 +102,12 @@ serve::families! {
             "Number of failures dialing the remote endpoint, by reason (example: timeout).";
         /// Ours. Names of endpoints and servers.
         pub lookups: CountBy<LookupResult> = "lookups_total", "Lookups of names, by result";
+        /// `lease_calls_unanswered_total` (ours).
+        pub unanswered: Unanswered;
         /// `lease_lists_total` (lists and watches) and `lease_list_latency_seconds` (lists).
         pub lease_lists: ApiCalls => |r| ApiCalls::register(
             r,
+            &unanswered,
             "http_response_code",
             (
                 "lease_lists_total",
@@ -114,8 +117,6 @@ serve::families! {
             ("lease_list_latency_seconds", "Latency of server lease listing in seconds"),
             latency,
         );
-        /// `lease_calls_unanswered_total` (ours).
-        pub unanswered: Unanswered;
         /// `payload_bytes_total` (ours): payload on streams to servers.
         pub payload: PayloadBytes;
         /// `dropped_packets_total` and `connection_resets_total` (ours).

@@ -69,9 +69,8 @@ fn golden() {
     metrics.lost.count(LostReason::RecvError);
     metrics.unresponsive.inc();
     let endpoints = [metrics.endpoint_connections.enter(), metrics.endpoint_connections.enter()];
-    metrics.lease_lists.count(200, "");
-    metrics.lease_lists.observe(200, Duration::from_secs(4));
-    metrics.unanswered.count(LeaseCall::Watch, "timeout");
+    metrics.lease_lists.record(LeaseCall::List, Ok((200, "")), Some(Duration::from_secs(4)));
+    metrics.lease_lists.record(LeaseCall::Watch, Err("timeout"), None);
     metrics.known_servers.set(3);
     metrics.packets.meter(Segment::ToAgent).count(PacketKind::DialReq);
     metrics.packets.meter(Segment::FromAgent).count(PacketKind::DialRsp);
