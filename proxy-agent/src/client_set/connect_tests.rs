@@ -151,7 +151,7 @@ fn connector(pki: &Pki, host: &str, port: u16, env: &[(&str, String)]) -> GrpcCo
         dialer: Dialer::to_servers(Arc::new(Names), SERVER_DIAL_TIMEOUT),
         proxy: EnvProxy::from_lookup(|name| env.get(name).cloned()),
         tls: pki.client(&[NAME]),
-        agent: AgentMetadata::new("agent-1", "host=a", Some(token), Capabilities::supported(true)).unwrap(),
+        agent: AgentMetadata::new("agent-1", "host=a", Some(token), Capabilities::supported(true)),
         keepalive: KeepaliveFlags {
             time: Duration::from_secs(3600),
             half_open_timeout: Duration::from_secs(20),
