@@ -83,8 +83,7 @@ impl Agent {
             config.servers.service_account_token_path.clone(),
             Capabilities::supported(config.flow.connection_flow_control)
                 .with_lanes((config.servers.lanes > 1).then(rand::random)),
-        )
-        .context("--agent-id or --agent-identifiers")?;
+        );
         let tls = tls(&config, &metrics)?;
         let every = config.servers.certificate_reload_interval;
         let of_servers = keep_fresh(ops.handle(), &facts, tls.clone(), SERVERS, every, &metrics.certificates);

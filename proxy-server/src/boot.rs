@@ -27,7 +27,7 @@ use driver::Bounds;
 use flags::GoDuration;
 use grpc::capabilities::Capabilities;
 use net::listen::bind_links;
-use net::tls::{ALPN_H2, ServerTls, ServerTlsOptions};
+use net::tls::{ServerTls, ServerTlsOptions};
 use serve::certificates::{CertificateSide, keep_fresh, keep_kubeconfig_shown};
 use serve::http::health::Condition;
 use serve::http::{OpsRuntime, ServerHandle, admin, health};
@@ -44,7 +44,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::agent_stream::{AgentListener, AgentService, Lifetimes};
-use crate::args::{Config, TlsListener};
+use crate::args::{Config, FrontendListener, TlsListener};
 use crate::backends::{BackendManager, keep_sweeping};
 use crate::dial::Dialer;
 use crate::leases::LeaseController;
@@ -139,7 +139,7 @@ impl Server {
             gate,
             registering: parking_lot::Mutex::default(),
         });
-        let tls = load_tls(&config, &metrics, AGENTS, &config.agent_listener, ALPN_H2)?;
+        let tls = load_tls(&config, &metrics, AGENTS, &config.agent_listener)?;
         let bind = &config.agent_listener.bind;
         let listener = {
             let _on = handshakes.enter();
@@ -158,18 +158,22 @@ impl Server {
             streams: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
             logs: LogLimit::default(),
         };
-        let frontends = Frontend::all(&config, &service, &readiness, handshakes, &facts)?;
+        // All ports of frontends have the same files.
+        let port = config.frontends.iter().find_map(|frontend| match &frontend.listener {
+            FrontendListener::Tcp(port) => Some(port),
+            FrontendListener::Unix { .. } => None,
+        });
+        let frontend_tls = port.map(|port| load_tls(&config, &metrics, FRONTEND, port)).transpose()?;
+        let frontends =
+            Frontend::all(&config, &service, &readiness, handshakes, &facts, frontend_tls.as_ref());
         let every = config.agents.certificate_reload_interval;
-        let watch = |tls: Vec<ServerTls>, side| {
-            if tls.is_empty() {
-                return None;
-            }
-            keep_fresh(ops.handle(), &facts, tls, side, every, &metrics.certificates)
+        let watch = |tls: Option<ServerTls>, side| {
+            keep_fresh(ops.handle(), &facts, tls?, side, every, &metrics.certificates)
         };
-        let of_frontends = watch(frontends.iter().filter_map(Frontend::tls).collect(), FRONTEND);
+        let of_frontends = watch(frontend_tls, FRONTEND);
         let expiry = kubernetes.as_ref().and_then(cluster::Client::certificate_expiry);
         let of_kubeconfig = keep_kubeconfig_shown(ops.handle(), &facts, expiry, every, &metrics.certificates);
-        let of_agents = watch(vec![tls], AGENTS);
+        let of_agents = watch(Some(tls), AGENTS);
         let watches = of_agents.into_iter().chain(of_frontends).chain(of_kubeconfig).chain(count_watch);
         let background = watches.chain([ops.spawn(metrics.journal.clone().keep_history())]).collect();
         let frontends = frontends.into_iter().map(Frontend::bind_once).collect::<Result<_>>()?;
@@ -279,13 +283,11 @@ fn load_tls(
     metrics: &Metrics,
     side: CertificateSide,
     TlsListener { cert, key, client_ca, .. }: &TlsListener,
-    alpn: &[u8],
 ) -> Result<ServerTls> {
     let options = ServerTlsOptions {
         cert: cert.clone(),
         key: key.clone(),
         client_ca: client_ca.clone(),
-        alpn: vec![alpn.to_vec()],
         min_version: config.agents.tls_min_version.value,
         suites: config.agents.cipher_suites.value.clone(),
     };

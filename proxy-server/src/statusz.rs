@@ -67,7 +67,7 @@ impl StatusSources {
             agents: self.backends.agent_count() as u64,
             agents_unhealthy: self.backends.agents_not_ready() as u64,
             connections: gauge(self.metrics.established.count()),
-            pending_dials: gauge(self.metrics.dials.pending.peek().map_or(0, |pending| pending.get())),
+            pending_dials: gauge(self.metrics.dials.pending.count()),
             ..Totals::default()
         }
     }

@@ -5,9 +5,7 @@ use std::fmt::Write;
 
 use flags::{Exit, closest, one_of};
 use status::words::{duration, plural, seconds};
-use status::{
-    Agent, Certificate, Connection, Failure, List, Listener, Refused, Row, Server, Status, expires,
-};
+use status::{List, Status, expires};
 
 use crate::admin::Admin;
 use crate::table::{Table, shown};
@@ -84,11 +82,11 @@ pub(crate) fn headline(status: &Status) -> String {
 
 fn body(status: &Status, list: &str) -> String {
     let table = match list {
-        "agents" => Table::of(Agent::COLUMNS, &status.agents, status),
-        "servers" => Table::of(Server::COLUMNS, &status.servers, status),
-        "connections" => Table::of(Connection::COLUMNS, &status.connections, status),
+        "agents" => Table::of(&status.agents, status),
+        "servers" => Table::of(&status.servers, status),
+        "connections" => Table::of(&status.connections, status),
         "failures" => return failures(status, usize::MAX),
-        "certificates" => Table::of(Certificate::COLUMNS, status.certificates_by_expiry(), status),
+        "certificates" => Table::of(status.certificates_by_expiry(), status),
         _ => return overview(status),
     };
     table.to_string() + if status.incomplete && list == "connections" { MISSING } else { "" }
@@ -124,7 +122,7 @@ fn overview(status: &Status) -> String {
     let flags = status.flags.iter().map(|flag| format!("--{}={}", shown(&flag.name), shown(&flag.value)));
     let flags = flags.collect::<Vec<_>>().join(" ");
     let _ = writeln!(text, "flags that differ from their defaults: {}\n", shown(&flags));
-    let listeners = Table::of(Listener::COLUMNS, &status.listeners, status);
+    let listeners = Table::of(&status.listeners, status);
     text + &listeners.to_string() + "\n" + &failures(status, MAX_OVERVIEW_FAILURES)
 }
 
@@ -132,11 +130,11 @@ fn overview(status: &Status) -> String {
 fn failures(status: &Status, most: usize) -> String {
     let mut tables = Vec::new();
     if !status.failures.is_empty() {
-        let dials = Table::of(Failure::COLUMNS, status.failures.iter().take(most), status);
+        let dials = Table::of(status.failures.iter().take(most), status);
         tables.push(format!("failed dials:\n{dials}"));
     }
     if !status.refused.is_empty() {
-        let peers = Table::of(Refused::COLUMNS, status.refused.iter().take(most), status);
+        let peers = Table::of(status.refused.iter().take(most), status);
         tables.push(format!("{}:\n{peers}", refused(status)));
     }
     if tables.is_empty() {
@@ -153,7 +151,9 @@ fn refused(status: &Status) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use status::{Build, Flag, Health, Totals};
+    use status::{
+        Agent, Build, Certificate, Connection, Failure, Flag, Health, Listener, Refused, Server, Totals,
+    };
 
     use super::*;
 

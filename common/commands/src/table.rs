@@ -4,7 +4,7 @@
 use std::fmt::{self, Display};
 
 use status::words::is_deceptive;
-use status::{Column, Status};
+use status::{Column, Row, Status};
 
 /// A table with a head; every row has as many cells.
 #[derive(Debug)]
@@ -24,14 +24,10 @@ impl Table {
     }
 
     /// A list of the status.
-    pub(crate) fn of<'a, R: 'a>(
-        columns: &[Column<R>],
-        rows: impl IntoIterator<Item = &'a R>,
-        status: &Status,
-    ) -> Self {
-        let head = columns.iter().map(|column| column.title(status).to_uppercase());
+    pub(crate) fn of<'a, R: Row>(rows: impl IntoIterator<Item = &'a R>, status: &Status) -> Self {
+        let head = R::COLUMNS.iter().map(|column| column.title(status).to_uppercase());
         let cell = |row, column: &Column<R>| shown(&(column.cell)(row).text(&status.now));
-        let rows = rows.into_iter().map(|row| columns.iter().map(|column| cell(row, column)).collect());
+        let rows = rows.into_iter().map(|row| R::COLUMNS.iter().map(|column| cell(row, column)).collect());
         Self { rows: std::iter::once(head.collect()).chain(rows).collect() }
     }
 }

@@ -1,7 +1,9 @@
 //! The lists as tables: the columns that the status page and the command `status` show.
 
 use crate::words::{self, ago, bytes, count, duration};
-use crate::{Agent, Certificate, Connection, Failure, Flag, Health, Listener, Refused, Row, Server, Status};
+use crate::{
+    Agent, Certificate, Connection, Failure, Flag, Health, List, Listener, Refused, Row, Server, Status,
+};
 
 /// A column: its cells, and the field by which it is sorted (empty for none).
 #[derive(Debug)]
@@ -169,6 +171,7 @@ impl Row for Agent {
         detail("Reason", "reason", |agent| Text(&agent.reason)),
         column("Identifiers", |agent| Texts(&agent.identifiers)),
     ];
+    const LIST: Option<List> = Some(List::Peers);
 
     fn contains(&self, text: &str) -> bool {
         let texts = [&self.id, &self.identity, &self.zone].into_iter();
@@ -187,6 +190,7 @@ impl Row for Server {
         figure("Streams", "streams", |server| Number(server.streams)),
         column("Protocol", |server| release(server.native, "")),
     ];
+    const LIST: Option<List> = Some(List::Peers);
 
     fn contains(&self, text: &str) -> bool {
         self.id.contains(text) || self.addresses.iter().any(|one| one.contains(text))
@@ -206,15 +210,15 @@ impl Row for Connection {
         figure("Stalled for", "stalled_seconds", |connection| Stalled(connection.stalled_seconds)),
         sorted("Client", "client", |connection| Text(&connection.client)),
     ];
+    const LIST: Option<List> = Some(List::Connections);
 
     fn contains(&self, text: &str) -> bool {
         [&self.peer, &self.target, &self.client].into_iter().any(|one| one.contains(text))
     }
 }
 
-impl Failure {
-    /// Its columns.
-    pub const COLUMNS: &[Column<Self>] = &[
+impl Row for Failure {
+    const COLUMNS: &'static [Column<Self>] = &[
         column("Target", |failure| Text(&failure.target)),
         column("When", |failure| Ago(&failure.time)),
         column("Through", |failure| Text(&failure.peer)),
@@ -222,22 +226,28 @@ impl Failure {
         detail("Reason", "", |failure| Text(&failure.reason)),
         column("Error", |failure| Detailed(&failure.error, &failure.reason)),
     ];
+
+    fn contains(&self, text: &str) -> bool {
+        [&self.target, &self.peer, &self.reason, &self.error].into_iter().any(|one| one.contains(text))
+    }
 }
 
-impl Refused {
-    /// Its columns.
-    pub const COLUMNS: &[Column<Self>] = &[
+impl Row for Refused {
+    const COLUMNS: &'static [Column<Self>] = &[
         column("Peer", |refused| Text(&refused.peer)),
         column("Last", |refused| Ago(&refused.time)),
         column("At", |refused| Text(&refused.listener)),
         figure("Times", "", |refused| Number(refused.count)),
         column("Error", |refused| Text(&refused.error)),
     ];
+
+    fn contains(&self, text: &str) -> bool {
+        [&self.listener, &self.peer, &self.error].into_iter().any(|one| one.contains(text))
+    }
 }
 
-impl Certificate {
-    /// Its columns.
-    pub const COLUMNS: &[Column<Self>] = &[
+impl Row for Certificate {
+    const COLUMNS: &'static [Column<Self>] = &[
         column("Subject", |one| Text(if one.subject.is_empty() { "unknown" } else { &one.subject })),
         column("Expires", |one| Expires(&one.not_after)),
         column("Use", |one| Owned(format!("{}, {}", one.side, one.role))),
@@ -247,27 +257,24 @@ impl Certificate {
     ];
 }
 
-impl Health {
-    /// Its columns.
-    pub const COLUMNS: &[Column<Self>] = &[
+impl Row for Health {
+    const COLUMNS: &'static [Column<Self>] = &[
         column("Condition", |health| Text(&health.name)),
         column("State", |health| State(health.ok, if health.ok { "met" } else { "not met" }, "")),
         column("Details", |health| Text(&health.note)),
     ];
 }
 
-impl Listener {
-    /// Its columns.
-    pub const COLUMNS: &[Column<Self>] = &[
+impl Row for Listener {
+    const COLUMNS: &'static [Column<Self>] = &[
         column("Listener", |listener| Text(&listener.name)),
         column("Address", |listener| Text(&listener.address)),
         column("Protocol", |listener| Text(&listener.protocol)),
     ];
 }
 
-impl Flag {
-    /// Its columns.
-    pub const COLUMNS: &[Column<Self>] = &[
+impl Row for Flag {
+    const COLUMNS: &'static [Column<Self>] = &[
         column("Flag", |flag| Owned(format!("--{}", flag.name))),
         column("Value", |flag| Text(&flag.value)),
     ];

@@ -1,16 +1,21 @@
-//! Pages of the lists that may be long: sorted by a field, filtered by a text, bounded in memory.
+//! Entries of lists, and pages of the lists that may be long: sorted by a field, filtered by a text, bounded in memory.
 
 use std::cmp::Ordering;
 
-use crate::{Column, Query};
+use crate::{Column, List, Query};
 
 /// An entry of a list.
 pub trait Row: Sized + 'static {
     /// Its columns. The list can be sorted by those with a field.
     const COLUMNS: &'static [Column<Self>];
+    /// The list in queries, if it may be long.
+    const LIST: Option<List> = None;
 
-    /// Whether an id, address, identity, target or client contains this text.
-    fn contains(&self, text: &str) -> bool;
+    /// Whether an id, address, identity, target, client or error contains this text, by which the list is filtered. By
+    /// default the list is not filtered.
+    fn contains(&self, _text: &str) -> bool {
+        true
+    }
 
     /// The column of a field.
     fn sorted_by(field: &str) -> Option<&'static Column<Self>> {

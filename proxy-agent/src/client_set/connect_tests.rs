@@ -79,7 +79,6 @@ impl Pki {
             cert: path("cert.pem"),
             key: path("key.pem"),
             client_ca,
-            alpn: vec![ALPN_H2.to_vec()],
             min_version: TlsVersion::Tls12,
             suites: CipherSuites::default(),
         };
@@ -117,7 +116,7 @@ async fn serve(
         while let Ok((tcp, _)) = listener.accept().await {
             let (tls, seen) = (tls.clone(), seen.clone());
             tokio::spawn(async move {
-                let Ok(io) = tls.accept_with(tcp, || ()).await else { return };
+                let Ok(io) = tls.accept_with(tcp, &[ALPN_H2], || ()).await else { return };
                 let on_stream = |request: grpc::Request| {
                     assert_eq!(request.path, PATH);
                     let _ = seen.send(request.metadata.clone());
@@ -151,7 +150,7 @@ fn connector(pki: &Pki, host: &str, port: u16, env: &[(&str, String)]) -> GrpcCo
         dialer: Dialer::to_servers(Arc::new(Names), SERVER_DIAL_TIMEOUT),
         proxy: EnvProxy::from_lookup(|name| env.get(name).cloned()),
         tls: pki.client(&[NAME]),
-        agent: AgentMetadata::new("agent-1", "host=a", Some(token), Capabilities::supported(true)).unwrap(),
+        agent: AgentMetadata::new("agent-1", "host=a", Some(token), Capabilities::supported(true)),
         keepalive: KeepaliveFlags {
             time: Duration::from_secs(3600),
             half_open_timeout: Duration::from_secs(20),
@@ -278,7 +277,7 @@ async fn a_refused_client_certificate_is_explained() {
     let tls = pki.server_for_clients_of(&pki);
     tokio::spawn(async move {
         while let Ok((tcp, _)) = listener.accept().await {
-            let refused = tls.accept_with(tcp, || ()).await;
+            let refused = tls.accept_with(tcp, &[ALPN_H2], || ()).await;
             assert!(refused.is_err());
         }
     });

@@ -311,13 +311,17 @@ impl<J: FnMut() -> f64> Machine<J> {
         if self.calm <= now {
             self.start_burst(true);
         }
-        self.unannounced_search = self.unannounced_search.max(now + self.backoff.unannounced_search_pause());
+        self.postpone_unannounced_search(now);
         let at_rest = self.resolved.is_some() && self.search <= now;
         let search = match at_rest {
             true => now + self.backoff.part_of_interval().mul_f64(share),
             false => self.search.min(now + self.settings.interval),
         };
         self.search = search.max(self.calm);
+    }
+
+    fn postpone_unannounced_search(&mut self, now: Duration) {
+        self.unannounced_search = self.unannounced_search.max(now + self.backoff.unannounced_search_pause());
     }
 
     /// See [`Backoff::start_burst`].
@@ -370,8 +374,7 @@ impl<J: FnMut() -> f64> Machine<J> {
         // All agents of a server lose their last streams at the same time.
         self.start_burst(last);
         if last {
-            self.unannounced_search =
-                self.unannounced_search.max(now + self.backoff.unannounced_search_pause());
+            self.postpone_unannounced_search(now);
         }
         self.search = self.backoff.after_loss(now, self.search, complete);
         self.addresses.lost(&server, |due| self.backoff.after_loss(now, due, true));
@@ -391,8 +394,7 @@ impl<J: FnMut() -> f64> Machine<J> {
     pub fn leases_stale(&mut self, now: Duration, stale: bool) {
         if !std::mem::replace(&mut self.stale, stale) && stale {
             // All agents see it at once.
-            self.unannounced_search =
-                self.unannounced_search.max(now + self.backoff.unannounced_search_pause());
+            self.postpone_unannounced_search(now);
         }
     }
 

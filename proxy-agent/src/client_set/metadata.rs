@@ -1,9 +1,9 @@
 //! The request headers of a Connect, and the server's response headers.
 
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use cluster::config::read_token;
 use grpc::capabilities::{CAPABILITIES, Capabilities};
 use grpc::live_streams::{LiveStreams, STREAMS};
 use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
@@ -32,29 +32,10 @@ pub struct AgentMetadata {
 }
 
 impl AgentMetadata {
-    /// `identifiers` is the flag's text, `token` the path of a service account token, `offer` what servers may use.
-    ///
-    /// # Errors
-    /// A text that cannot be a header value, with its name.
-    pub fn new(
-        id: &str,
-        identifiers: &str,
-        token: Option<PathBuf>,
-        offer: Capabilities,
-    ) -> Result<Self, ConnectError> {
-        let value = |name: &'static str, text: &str| {
-            HeaderValue::from_str(text).map_err(|_| {
-                let text = text.escape_debug().to_string();
-                let why = format_args!("{name} {text:?} holds characters that metadata cannot carry");
-                ConnectError::at(ConnectStage::Prepare, why)
-            })
-        };
-        Ok(Self {
-            id: value("agentID", id)?,
-            identifiers: value("agentIdentifiers", identifiers)?,
-            token,
-            offer,
-        })
+    /// `id` and `identifiers` are the flags' texts, `token` the path of a service account token, `offer` what servers may use.
+    pub fn new(id: &str, identifiers: &str, token: Option<PathBuf>, offer: Capabilities) -> Self {
+        let value = |text| HeaderValue::from_str(text).expect("the flags accept printable ASCII only");
+        Self { id: value(id), identifiers: value(identifiers), token, offer }
     }
 
     /// The headers of one Connect.
@@ -63,30 +44,19 @@ impl AgentMetadata {
         headers.insert(AGENT_ID, self.id.clone());
         headers.insert(AGENT_IDENTIFIERS, self.identifiers.clone());
         if let Some(path) = &self.token {
-            headers.insert(AUTHORIZATION, bearer(path)?);
+            let token = read_token(path, TOKEN_LIMIT).map_err(|error| {
+                let (path, why) = (path.display(), net::tls::read_failure(&error));
+                ConnectError::at(
+                    ConnectStage::Prepare,
+                    format_args!("--service-account-token-path {path}: {why}"),
+                )
+            })?;
+            headers.insert(AUTHORIZATION, token);
         }
         headers.extend(self.offer.header().map(|value| (CAPABILITIES, value)));
         headers.extend(streams.header().map(|value| (STREAMS, value)));
         Ok(headers)
     }
-}
-
-fn bearer(path: &PathBuf) -> Result<HeaderValue, ConnectError> {
-    let fail = |error: io::Error| {
-        let (path, why) = (path.display(), net::tls::read_failure(&error));
-        ConnectError::at(ConnectStage::Prepare, format_args!("--service-account-token-path {path}: {why}"))
-    };
-    let invalid = |what: &str| fail(io::Error::new(io::ErrorKind::InvalidData, what));
-    let text = std::fs::read_to_string(path).map_err(fail)?;
-    let token = text.trim();
-    if token.is_empty() || token.len() > TOKEN_LIMIT {
-        let what = format!("contains a token of {} bytes, expected 1 to {TOKEN_LIMIT}", token.len());
-        return Err(invalid(&what));
-    }
-    let value = HeaderValue::from_str(&format!("Bearer {token}"));
-    let mut value = value.map_err(|_| invalid("holds characters no token has"))?;
-    value.set_sensitive(true);
-    Ok(value)
 }
 
 /// Reads the server's id and its count of servers: exactly one value each.
@@ -155,8 +125,7 @@ mod tests {
             "ipv4=10.0.0.1&host=a",
             Some(path.clone()),
             Capabilities::supported(true),
-        )
-        .unwrap();
+        );
         let streams = LiveStreams { name: StreamName { process: 7, number: 3 }, others: vec![1, 2] };
         assert!(agent.headers(&streams).unwrap_err().to_string().contains("token"), "names the file");
         for token in ["one", "two"] {
@@ -172,11 +141,5 @@ mod tests {
             std::fs::write(&path, bad).unwrap();
             assert!(agent.headers(&streams).is_err(), "{bad:?}");
         }
-    }
-
-    #[test]
-    fn an_id_that_is_no_header_is_refused_at_once() {
-        let error = AgentMetadata::new("a\nb", "", None, Capabilities::supported(true)).unwrap_err();
-        assert!(error.to_string().contains("agentID"), "{error}");
     }
 }

@@ -107,6 +107,9 @@ pub struct ClientSet<C: Connector, L> {
     /// A server may answer pings and then not, again and again.
     logs: LogLimit,
     started: Instant,
+    /// See [`Self::run`].
+    drain: CancellationToken,
+    stop: CancellationToken,
 }
 
 impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
@@ -138,6 +141,8 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             closing: JoinSet::new(),
             logs: LogLimit::default(),
             started: Instant::now(),
+            drain: CancellationToken::new(),
+            stop: CancellationToken::new(),
         }
     }
 
@@ -149,7 +154,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
     /// Runs until `stop` is canceled, or until the set has drained. Canceling `drain` asks every server for no new dials and
     /// opens no further stream; connections continue.
     pub async fn run(mut self, drain: CancellationToken, stop: CancellationToken) -> RunEnd {
-        self.started = Instant::now();
+        (self.started, self.drain, self.stop) = (Instant::now(), drain, stop);
         self.take_leases();
         let mut looks = interval(CERTIFICATE_CHECK_INTERVAL);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -162,13 +167,13 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             let due = self.step();
             let draining = self.machine.is_draining();
             tokio::select! {
-                () = stop.cancelled() => {
+                () = self.stop.cancelled() => {
                     self.finish().await;
                     return RunEnd::Stopped;
                 }
-                () = drain.cancelled(), if !draining => self.drain(),
+                () = self.drain.cancelled(), if !draining => self.drain(),
                 Some(entries) = self.lookup.join_next() => self.resolved(entries),
-                Some(ended) = self.attempts.join_next_with_id() => self.attempted(ended, &drain, &stop),
+                Some(ended) = self.attempts.join_next_with_id() => self.attempted(ended),
                 Some(ended) = self.running.join_next_with_id() => self.ended(ended),
                 Some(_) = self.closing.join_next() => {}
                 Ok(()) = self.leases.changed() => self.leases_counted(),
@@ -202,7 +207,13 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
     }
 
     fn server_changed(&mut self, id: StreamId, state: ServerState) {
-        match state {
+        // A retiring stream needs no successor.
+        let kept = self.streams.values().find(|stream| stream.id == id && !stream.retire.is_cancelled());
+        let due = |cause| {
+            let server_id = &*kept?.server_id;
+            Some((Peer(server_id), self.logs.due_for(cause, server_id)?))
+        };
+        let unresponsive = match state {
             ServerState::HighRtt => return self.machine.set_high_rtt(self.now(), id),
             ServerState::Servers(count) => return self.machine.server_count_announced(self.now(), id, count),
             ServerState::Lost(end) => {
@@ -212,38 +223,33 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
                 }
                 return;
             }
-            _ => {}
-        }
-        // A retiring stream needs no successor.
-        let mut kept = self.streams.values().filter(|stream| !stream.retire.is_cancelled());
-        if let Some(Stream { server_id, .. }) = kept.find(|stream| stream.id == id) {
-            let limit = |cause| self.logs.due_for(cause, &**server_id);
-            let server_id = Peer(server_id);
-            match state {
-                ServerState::Responsive => {
-                    if let Some(suppressed) = limit("responsive") {
-                        tracing::info!(serverID = %server_id, suppressed, "keepalive ping answered again");
-                    }
+            ServerState::Responsive => {
+                if let Some((server_id, suppressed)) = due("responsive") {
+                    tracing::info!(serverID = %server_id, suppressed, "keepalive ping answered again");
                 }
-                ServerState::Unresponsive => {
-                    // The lanes to one server count once.
-                    if !self.machine.has_unresponsive_sibling_lane(id) {
-                        self.metrics.unresponsive.inc();
-                    }
-                    if let Some(suppressed) = limit("unresponsive") {
-                        tracing::warn!(
-                            serverID = %server_id, suppressed,
-                            "keepalive ping unanswered, opening another stream to the server"
-                        );
-                    }
-                }
-                ServerState::GoingAway => {
-                    tracing::info!(serverID = %server_id, "GOAWAY received, opening another stream to the server");
-                }
-                _ => {}
+                false
             }
-        }
-        self.machine.set_unresponsive(self.now(), id, state != ServerState::Responsive);
+            ServerState::Unresponsive => {
+                // The lanes to one server count once.
+                if kept.is_some() && !self.machine.has_unresponsive_sibling_lane(id) {
+                    self.metrics.unresponsive.inc();
+                }
+                if let Some((server_id, suppressed)) = due("unresponsive") {
+                    tracing::warn!(
+                        serverID = %server_id, suppressed,
+                        "keepalive ping unanswered, opening another stream to the server"
+                    );
+                }
+                true
+            }
+            ServerState::GoingAway => {
+                if let Some(Stream { server_id, .. }) = kept {
+                    tracing::info!(serverID = %Peer(server_id), "GOAWAY received, opening another stream to the server");
+                }
+                true
+            }
+        };
+        self.machine.set_unresponsive(self.now(), id, unresponsive);
     }
 
     /// Checks whether a stream's certificate is about to expire.
@@ -305,12 +311,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
         LiveStreams { name: self.last_attempt, others }
     }
 
-    fn attempted(
-        &mut self,
-        ended: Result<(Id, Outcome<C::Stream>), JoinError>,
-        drain: &CancellationToken,
-        stop: &CancellationToken,
-    ) {
+    fn attempted(&mut self, ended: Result<(Id, Outcome<C::Stream>), JoinError>) {
         let (task, outcome) = ended.unwrap_or_else(|error| {
             let panicked = format_args!("the attempt's {error}");
             (error.id(), Err(ConnectError::at(ConnectStage::Task, panicked)))
@@ -336,47 +337,40 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
         };
         let server_id = Arc::clone(&connected.server_id);
         let decision = self.machine.connected(now, &address, &server_id, connected.info);
-        self.metrics.attempts.count(match decision {
-            Decision::Keep(_) | Decision::KeepLane(_) | Decision::Replace(..) => AttemptResult::Connected,
-            Decision::Duplicate | Decision::Unwanted => AttemptResult::Duplicate,
-        });
+        let (Decision::Keep(id) | Decision::KeepLane(id) | Decision::Replace(id, _)) = decision else {
+            self.metrics.attempts.count(AttemptResult::Duplicate);
+            tracing::debug!(target: "v4", serverID = %Peer(&server_id), "duplicate server connection attempt");
+            if self.machine.is_stuck() {
+                let (open, known) = (self.machine.open_count(), self.machine.server_count());
+                tracing::warn!(serverID = %Peer(&server_id), open, known, "{STUCK}");
+                self.failed(STUCK);
+            }
+            let connector = Arc::clone(&self.connector);
+            self.closing.spawn(async move { connector.close(connected.stream).await });
+            return;
+        };
+        self.metrics.attempts.count(AttemptResult::Connected);
         match decision {
-            Decision::Replace(id, old) => {
-                tracing::info!(serverID = %Peer(&server_id), "draining replaced stream");
-                // Stays counted as open until the new stream is.
-                self.keep((id, number), connected, drain, stop);
-                if let Some(replaced) = self.streams.values_mut().find(|stream| stream.id == old) {
-                    replaced.counted = Arc::new(self.metrics.retiring_connections.enter());
-                    replaced.retire.cancel();
-                    replaced.drain.cancel();
-                }
-            }
-            Decision::Keep(id) => {
-                tracing::info!(
-                    target: "v2",
-                    serverID = %Peer(&server_id),
-                    newServerCount = connected.info.servers,
-                    open = self.machine.open_count(),
-                    "successfully connected to new proxy server"
-                );
-                self.keep((id, number), connected, drain, stop);
-            }
-            Decision::KeepLane(id) => {
+            Decision::Replace(..) => tracing::info!(serverID = %Peer(&server_id), "draining replaced stream"),
+            Decision::KeepLane(_) => {
                 tracing::info!(target: "v2", serverID = %Peer(&server_id), "opened another lane");
-                self.keep((id, number), connected, drain, stop);
             }
-            Decision::Duplicate | Decision::Unwanted => {
-                tracing::debug!(
-                    target: "v4", serverID = %Peer(&server_id), "duplicate server connection attempt"
-                );
-                if self.machine.is_stuck() {
-                    let (open, known) = (self.machine.open_count(), self.machine.server_count());
-                    tracing::warn!(serverID = %Peer(&server_id), open, known, "{STUCK}");
-                    self.failed(STUCK);
-                }
-                let connector = Arc::clone(&self.connector);
-                self.closing.spawn(async move { connector.close(connected.stream).await });
-            }
+            _ => tracing::info!(
+                target: "v2",
+                serverID = %Peer(&server_id),
+                newServerCount = connected.info.servers,
+                open = self.machine.open_count(),
+                "successfully connected to new proxy server"
+            ),
+        }
+        self.keep((id, number), connected);
+        // Stays counted as open until the new stream is.
+        if let Decision::Replace(_, old) = decision
+            && let Some(replaced) = self.streams.values_mut().find(|stream| stream.id == old)
+        {
+            replaced.counted = Arc::new(self.metrics.retiring_connections.enter());
+            replaced.retire.cancel();
+            replaced.drain.cancel();
         }
     }
 
@@ -386,21 +380,15 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
         self.servers.send_modify(|servers| servers.last_error = Some(error));
     }
 
-    fn keep(
-        &mut self,
-        (id, number): (StreamId, u64),
-        connected: ConnectedStream<C::Stream>,
-        drain: &CancellationToken,
-        stop: &CancellationToken,
-    ) {
+    fn keep(&mut self, (id, number): (StreamId, u64), connected: ConnectedStream<C::Stream>) {
         let ConnectedStream { server_id, presented, stream, .. } = connected;
         let presented = presented.map(|validity| PresentedCert::new(validity, rand::random::<f64>()));
-        let (drain, retire) = (drain.child_token(), CancellationToken::new());
+        let (drain, retire) = (self.drain.child_token(), CancellationToken::new());
         let server_changes = self.server_changes.0.clone();
         let control = LinkControl {
             drain: drain.clone(),
             retire: retire.clone(),
-            stop: stop.clone(),
+            stop: self.stop.clone(),
             // Sending fails only after the set has ended.
             observer: Arc::new(move |state| {
                 let _ = server_changes.send((id, state));

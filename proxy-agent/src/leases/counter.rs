@@ -130,9 +130,8 @@ impl LeaseCounter {
     async fn list(&mut self, freshness: Freshness) -> Result<String, ApiError> {
         let asked = Instant::now();
         let listed = self.leases.list(&self.selector, freshness).await;
-        if let Some(status) = self.count_call(LeaseCall::List, &listed) {
-            self.metrics.lease_lists.observe(status, asked.elapsed());
-        }
+        let outcome = ApiError::outcome(&listed);
+        self.metrics.lease_lists.record(LeaseCall::List, outcome, Some(asked.elapsed()));
         let list = listed?;
         let (now, unreachable) = (self.now(), self.unreachable || list.slow);
         self.cache.replace_all(&list.items, now, unreachable.then_some(self.believed));
@@ -141,26 +140,11 @@ impl LeaseCounter {
         Ok(list.metadata.resource_version)
     }
 
-    /// Counts a call by its status, and returns the status; a call without an answer has no status (as in Go) and is counted
-    /// separately.
-    fn count_call<T>(&self, call: LeaseCall, result: &Result<T, ApiError>) -> Option<u16> {
-        match ApiError::outcome(result) {
-            Ok((status, reason)) => {
-                self.metrics.lease_lists.count(status, reason);
-                Some(status)
-            }
-            Err(why) => {
-                self.metrics.unanswered.count(call, why);
-                None
-            }
-        }
-    }
-
     /// Watches until the watch ends; returns the version from which the next watch continues.
     async fn watch(&mut self, version: &str) -> Result<String, ApiError> {
         let lasting = MIN_WATCH_DURATION.mul_f64(1.0 + rand::random::<f64>());
         let opened = self.leases.watch(&self.selector, version, lasting).await;
-        self.count_call(LeaseCall::Watch, &opened);
+        self.metrics.lease_lists.record(LeaseCall::Watch, ApiError::outcome(&opened), None);
         let (mut watch, mut version) = (opened?, version.to_owned());
         loop {
             let check = self.check_at();

@@ -3,15 +3,15 @@
 use driver::{SharedTraffic, Traffic};
 use grpc::WireError;
 use mux::{Cause, Dropped, PacketKind};
-use serve::metrics::PacketMeter;
+use serve::metrics::{PacketMeter, Segment};
 
-use crate::metrics::{Direction, Metrics};
+use crate::metrics::Metrics;
 
 /// Counts the events of one stream.
 pub(crate) struct LinkMeter {
     metrics: Metrics,
-    from_server: PacketMeter,
-    to_server: PacketMeter,
+    to_agent: PacketMeter,
+    from_agent: PacketMeter,
     queued: usize,
     traffic: SharedTraffic,
 }
@@ -20,8 +20,8 @@ impl LinkMeter {
     pub(crate) fn new(metrics: &Metrics, traffic: SharedTraffic) -> Self {
         LinkMeter {
             metrics: metrics.clone(),
-            from_server: metrics.packets(Direction::FromServer),
-            to_server: metrics.packets(Direction::ToServer),
+            to_agent: metrics.packets.meter(Segment::ToAgent),
+            from_agent: metrics.packets.meter(Segment::FromAgent),
             queued: 0,
             traffic,
         }
@@ -36,11 +36,11 @@ impl Drop for LinkMeter {
 
 impl driver::Meter for LinkMeter {
     fn sent(&self, kind: PacketKind) {
-        self.to_server.count(kind);
+        self.from_agent.count(kind);
     }
 
     fn received(&self, kind: PacketKind) {
-        self.from_server.count(kind);
+        self.to_agent.count(kind);
     }
 
     fn dropped(&self, reason: Dropped) {
@@ -64,10 +64,10 @@ impl driver::Meter for LinkMeter {
     }
 
     fn receive_error(&self, error: &WireError) {
-        self.metrics.stream_error(Direction::FromServer, error.code, None);
+        self.metrics.stream_error(Segment::ToAgent, error.code, None);
     }
 
     fn send_error(&self, error: &WireError, kind: PacketKind) {
-        self.metrics.stream_error(Direction::ToServer, error.code, Some(kind));
+        self.metrics.stream_error(Segment::FromAgent, error.code, Some(kind));
     }
 }

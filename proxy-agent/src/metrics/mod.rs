@@ -14,8 +14,8 @@ use std::sync::Arc;
 use grpc::Code;
 use mux::PacketKind;
 use serve::metrics::{
-    ApiCalls, Certificates, CountBy, Counter, Gauge, Histogram, Lazy, Live, Losses, PacketMeter,
-    PayloadBytes, Registry, Segment, StreamErrors, StreamPackets, Unanswered, register_build_info,
+    ApiCalls, Certificates, CountBy, Counter, Gauge, Histogram, Lazy, Live, Losses, PayloadBytes, Registry,
+    Segment, StreamErrors, StreamPackets, Unanswered, register_build_info,
 };
 use serve::statusz::Journal;
 
@@ -29,7 +29,7 @@ pub const PREFIX: &str = "konnectivity_network_proxy_agent";
 const LATENCY: &[f64] = &[0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 30.0];
 
 serve::label! {
-    /// The direction of packets on a stream to a server.
+    /// The direction on a stream to a server: the label of a deprecated family. The others use [`Segment`].
     pub enum Direction in "direction" {
         /// Received.
         FromServer => "from_server",
@@ -102,9 +102,12 @@ serve::families! {
             "Number of failures dialing the remote endpoint, by reason (example: timeout).";
         /// Ours. Names of endpoints and servers.
         pub lookups: CountBy<LookupResult> = "lookups_total", "Lookups of names, by result";
+        /// `lease_calls_unanswered_total` (ours).
+        pub unanswered: Unanswered;
         /// `lease_lists_total` (lists and watches) and `lease_list_latency_seconds` (lists).
         pub lease_lists: ApiCalls => |r| ApiCalls::register(
             r,
+            &unanswered,
             "http_response_code",
             (
                 "lease_lists_total",
@@ -114,8 +117,6 @@ serve::families! {
             ("lease_list_latency_seconds", "Latency of server lease listing in seconds"),
             latency,
         );
-        /// `lease_calls_unanswered_total` (ours).
-        pub unanswered: Unanswered;
         /// `payload_bytes_total` (ours): payload on streams to servers.
         pub payload: PayloadBytes;
         /// `dropped_packets_total` and `connection_resets_total` (ours).
@@ -135,7 +136,8 @@ serve::families! {
         pub server_failures: CountBy<Direction> = "server_connection_failure_count",
             "Count of failures to send to or receive from the proxy server, labeled by the direction (from_server or to_server). \
              DEPRECATED, please use stream_events_error_total";
-        packets: StreamPackets;
+        /// `stream_packets_total`.
+        pub packets: StreamPackets;
         stream_errors: StreamErrors;
     }
 }
@@ -148,27 +150,12 @@ pub fn register(registry: &mut Registry) -> Metrics {
 }
 
 impl Families {
-    /// The packet counter of one direction. Segment names take the server's point of view: packets that an agent sends are
-    /// `from_agent`.
-    pub fn packets(&self, direction: Direction) -> PacketMeter {
-        self.packets.meter(direction.segment())
-    }
-
     /// Counts a stream error. `packet`: the packet that could not be sent, `None` for an error while receiving. An orderly end
     /// is no error. A failed send is also counted under the deprecated name.
-    pub fn stream_error(&self, direction: Direction, code: Code, packet: Option<PacketKind>) {
-        self.stream_errors.count(direction.segment(), code.name(), packet);
-        if direction == Direction::ToServer {
-            self.server_failures.count(direction);
-        }
-    }
-}
-
-impl Direction {
-    fn segment(self) -> Segment {
-        match self {
-            Direction::FromServer => Segment::ToAgent,
-            Direction::ToServer => Segment::FromAgent,
+    pub fn stream_error(&self, segment: Segment, code: Code, packet: Option<PacketKind>) {
+        self.stream_errors.count(segment, code.name(), packet);
+        if segment == Segment::FromAgent {
+            self.server_failures.count(Direction::ToServer);
         }
     }
 }

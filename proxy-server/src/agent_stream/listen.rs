@@ -6,7 +6,7 @@ use std::sync::Arc;
 use grpc::{ConnectionError, Keepalive, KeepaliveFlags, Request, ServerSettings, serve_connection};
 use net::kernel::bound_silence;
 use net::listen::{AcceptLoop, Priority, descriptor_limit};
-use net::tls::{Gathering, PeerIdentity, READ_AHEAD, ServerTls};
+use net::tls::{ALPN_H2, Gathering, PeerIdentity, READ_AHEAD, ServerTls};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::task::{JoinError, JoinSet};
@@ -47,6 +47,7 @@ impl AgentListener {
         let agents = AgentSlots::new(agent_connections_within(descriptors));
         let unauthenticated = unauthenticated_within(descriptors);
         let unauthenticated = ConnectionSet::new(Port::Agent, unauthenticated, service.metrics.clone());
+        let tls = (tls, ALPN_H2);
         let arriving =
             Handshakes::start(&handshakes, listener, name.clone(), tls, unauthenticated, Priority::Agent);
         let serve = |arrived: Arrived| {

@@ -7,14 +7,13 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use flags::GoDuration;
 use net::listen::{BindError, Reach, UnixSocket, bind_tcp, descriptor_limit};
-use net::tls::{ALPN_H2, ALPN_HTTP1, ServerTls};
+use net::tls::ServerTls;
 use serve::logs::chain;
 use serve::statusz::Facts;
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::{FRONTEND, load_tls};
 use crate::args::{self, Config, FrontendConfig, TlsListener};
 use crate::auth::AllowedNames;
 use crate::frontend::{self, FrontendListener, Protocol, TlsPort, serve_frontend};
@@ -46,14 +45,15 @@ pub(super) struct Frontend {
 
 impl Frontend {
     /// The frontends of `config`, not yet bound. Those on ports share the limit of unauthenticated connections equally, so
-    /// that a flood at one takes no slot of another.
+    /// that a flood at one takes no slot of another, and `tls`.
     pub(super) fn all(
         config: &Config,
         service: &frontend::Frontend,
         readiness: &Readiness,
         handshakes: &Handle,
         facts: &Facts,
-    ) -> Result<Vec<Self>> {
+        tls: Option<&ServerTls>,
+    ) -> Vec<Self> {
         let several = config.frontends.len() > 1;
         let is_port =
             |frontend: &&FrontendConfig| matches!(frontend.listener, args::FrontendListener::Tcp(_));
@@ -65,16 +65,9 @@ impl Frontend {
             if let Some(name) = name {
                 service.metrics.frontend_connections.show(name);
             }
-            let alpn = if frontend.protocol == Protocol::Grpc { ALPN_H2 } else { ALPN_HTTP1 };
-            let tls = match &frontend.listener {
-                args::FrontendListener::Unix { .. } => None,
-                args::FrontendListener::Tcp(listener) => {
-                    Some(load_tls(config, &service.metrics, FRONTEND, listener, alpn)?)
-                }
-            };
             let names = AllowedNames::new(config.frontend.frontend_allowed_names.clone());
-            let handshakes = handshakes.clone();
-            Ok(Frontend {
+            let (tls, handshakes) = (tls.filter(|_| is_port(&frontend)).cloned(), handshakes.clone());
+            Frontend {
                 config: frontend.clone(),
                 keepalive: config.frontend.frontend_keepalive_time,
                 port: tls.map(|tls| TlsPort { tls, names, unauthenticated, handshakes }),
@@ -88,14 +81,9 @@ impl Frontend {
                 service: frontend::Frontend { name, ..service.clone() },
                 facts: facts.clone(),
                 bound: None,
-            })
+            }
         };
         frontends.map(unbound).collect()
-    }
-
-    /// The TLS configuration, if the frontend listens on a port.
-    pub(super) fn tls(&self) -> Option<ServerTls> {
-        Some(self.port.as_ref()?.tls.clone())
     }
 
     /// Tries to bind the listener. As in Go, a port of the HTTP CONNECT frontend that cannot be bound now is no error: `serve`

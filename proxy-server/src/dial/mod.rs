@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use driver::MemoryLimiter;
 use serve::logs::LogLimit;
-use serve::metrics::{CountBy, Gauge, Histogram, Lazy, LiveGuard};
+use serve::metrics::{CountBy, Histogram, Lazy, Live};
 use serve::statusz::Journal;
 use serve::traces::Tracer;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
@@ -65,7 +65,7 @@ serve::families! {
         /// A dial that succeeds on its retry has not failed.
         pub failures: CountBy<FailureReason> = "dial_failure_count",
             "Number of dial failures observed. Multiple failures can occur for a single dial request.";
-        pub(crate) pending: Lazy<Gauge> = "pending_backend_dials", "Current number of pending backend dial requests";
+        pub(crate) pending: Live = "pending_backend_dials", "Current number of pending backend dial requests";
         /// Ours. A retried dial counts twice.
         pub(crate) attempts: CountBy<Attempt> = "dial_attempts_total", "Dials that an agent answered or lost, by outcome";
         /// That of the server.
@@ -169,7 +169,7 @@ impl Dialer {
     /// The one reason why there is no connection.
     pub async fn dial(&self, target: &Target, stages: &mut DialStages) -> Result<Dialed, DialFailure> {
         debug_assert_ne!(target.address, PANIC_TARGET, "injected by a test");
-        let _pending = LiveGuard::enter(&self.metrics.pending);
+        let _pending = self.metrics.pending.enter();
         stages.span = self.tracer.span("dial", None);
         stages.span.set("server.address", &target.address);
         let outcome = self.try_twice(target, Instant::now() + self.timeout, stages).await;

@@ -18,7 +18,7 @@ use grpc::authority::AuthorityPatch;
 use grpc::{Code, ConnectionError, Request, ServerSettings, serve_connection};
 use http::HeaderMap;
 use net::listen::{AcceptLoop, LinkSocket, NOTSENT_LOWAT, Priority, UnixSocket};
-use net::tls::{PeerIdentity, ReadAhead, ServerStream, ServerTls};
+use net::tls::{ALPN_H2, ALPN_HTTP1, PeerIdentity, ReadAhead, ServerStream, ServerTls};
 use parking_lot::Mutex;
 use serve::logs::Peer;
 use serve::metrics::CountBy;
@@ -114,6 +114,7 @@ pub async fn serve_frontend(
             let name = address.map_or_else(|_| "TCP frontend".to_owned(), |address| address.to_string());
             tracing::info!(target: "v0", port = "frontend", address = name, mode = mode.name(), "Listening");
             let connections = ConnectionSet::new(Port::Frontend, unauthenticated, frontend.metrics.clone());
+            let tls = (tls, if mode == Protocol::Grpc { ALPN_H2 } else { ALPN_HTTP1 });
             let arriving =
                 Handshakes::start(&handshakes, listener, name.clone(), tls, connections, Priority::Client);
             let serve = |arrived: Arrived| {

@@ -45,7 +45,8 @@ impl Collector {
     async fn collect(&mut self, began: Instant) {
         let asked = Instant::now();
         let listed = self.leases.list(&self.settings.selector(), Freshness::Latest).await;
-        self.observe(LeaseCall::List, asked, &listed);
+        let outcome = ApiError::outcome(&listed);
+        self.metrics.lease_lists.record(LeaseCall::List, outcome, Some(asked.elapsed()));
         if listed.as_ref().map_or(true, |list| list.slow) {
             // No server could renew meanwhile, so earlier observations prove nothing.
             self.sightings = Sightings::default();
@@ -59,7 +60,8 @@ impl Collector {
         for (name, version) in self.sightings.look(&others, self.settings.clock.now(), began.elapsed()) {
             let asked = Instant::now();
             let deleted = self.leases.delete(&name, Some(&version)).await;
-            self.observe(LeaseCall::Delete, asked, &deleted);
+            let outcome = ApiError::outcome(&deleted);
+            self.metrics.lease_deletes.record(LeaseCall::Delete, outcome, Some(asked.elapsed()));
             match deleted {
                 Ok(()) => {
                     self.metrics.culled_leases.inc();
@@ -70,21 +72,6 @@ impl Collector {
                 }
                 Err(error) => tracing::error!("Could not delete lease {name}: {error}"),
             }
-        }
-    }
-
-    /// Counts a call by its status; a call without an answer has no status (as in Go) and is counted separately.
-    fn observe<T>(&self, call: LeaseCall, asked: Instant, result: &Result<T, ApiError>) {
-        let calls = match call {
-            LeaseCall::Delete => &self.metrics.lease_deletes,
-            LeaseCall::List | LeaseCall::Watch => &self.metrics.lease_lists,
-        };
-        match ApiError::outcome(result) {
-            Ok((status, reason)) => {
-                calls.count(status, reason);
-                calls.observe(status, asked.elapsed());
-            }
-            Err(why) => self.metrics.unanswered.count(call, why),
         }
     }
 }

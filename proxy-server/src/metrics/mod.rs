@@ -105,9 +105,12 @@ serve::families! {
         /// Present from the start.
         pub culled_leases: Counter = "culled_leases_count",
             "Count of expired leases that the lease garbage collection controller has culled.";
+        /// `lease_calls_unanswered_total` (ours).
+        pub unanswered: Unanswered;
         /// `lease_list_total` and `lease_list_latency_seconds`.
         pub lease_lists: ApiCalls => |r| lease_calls(
             r,
+            &unanswered,
             (
                 "lease_list_total",
                 // Go's slip.
@@ -121,6 +124,7 @@ serve::families! {
         /// `lease_delete_total` and `lease_delete_latency_seconds`.
         pub lease_deletes: ApiCalls => |r| lease_calls(
             r,
+            &unanswered,
             (
                 "lease_delete_total",
                 // Go's slip.
@@ -131,8 +135,6 @@ serve::families! {
                 "Latency of lease deletion calls by the garbage collection controller in seconds.",
             ),
         );
-        /// `lease_calls_unanswered_total` (ours).
-        pub unanswered: Unanswered;
         /// `certificate_*` and `legacy_certificates_total` (ours).
         pub certificates: Certificates;
         /// The gauges of the route tables.
@@ -174,6 +176,11 @@ pub(crate) fn latency() -> Histogram {
     Histogram::new(LATENCY)
 }
 
-fn lease_calls(registry: &mut Registry, calls: (&str, &str), latencies: (&str, &str)) -> ApiCalls {
-    ApiCalls::register(registry, "http_status_code", calls, latencies, || Histogram::new(DEFAULT))
+fn lease_calls(
+    registry: &mut Registry,
+    unanswered: &Unanswered,
+    calls: (&str, &str),
+    latencies: (&str, &str),
+) -> ApiCalls {
+    ApiCalls::register(registry, unanswered, "http_status_code", calls, latencies, || Histogram::new(DEFAULT))
 }

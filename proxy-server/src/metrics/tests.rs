@@ -175,11 +175,10 @@ fn use_everything(metrics: &Metrics) {
     metrics.stream_error(Segment::FromAgent, Code::Unavailable, None);
     metrics.losses.dropped(Dropped::UnknownDial);
     metrics.losses.reset(&Cause::Stalled);
-    metrics.lease_lists.count(200, "");
-    metrics.lease_lists.observe(200, Duration::from_millis(1));
-    metrics.lease_deletes.count(409, "Conflict");
-    metrics.lease_deletes.observe(409, Duration::from_millis(1));
-    metrics.unanswered.count(LeaseCall::Delete, "timeout");
+    let took = Some(Duration::from_millis(1));
+    metrics.lease_lists.record(LeaseCall::List, Ok((200, "")), took);
+    metrics.lease_deletes.record(LeaseCall::Delete, Ok((409, "Conflict")), took);
+    metrics.lease_deletes.record(LeaseCall::Delete, Err("timeout"), took);
     metrics.lease_renewed.set(1);
     metrics.agent_auth_mode.get_or_create(&AgentAuthMode::None).set(1);
     metrics.certificates.legacy_observer()(LegacyPki::CaAsLeaf);
@@ -277,8 +276,9 @@ async fn a_connection_counts_once_and_its_time_is_observed() {
 fn reasons_of_the_kubernetes_api_are_a_closed_set() {
     let mut registry = Registry::default();
     let metrics = register(&mut registry);
-    metrics.lease_lists.count(403, "Forbidden");
-    metrics.lease_lists.count(500, "whatever somebody sends\"");
+    for outcome in [(403, "Forbidden"), (500, "whatever somebody sends\"")] {
+        metrics.lease_lists.record(LeaseCall::List, Ok(outcome), None);
+    }
     let scrape = Exposition::new(registry).scrape();
     assert!(scrape.contains("{http_status_code=\"403\",reason=\"Forbidden\"} 1"), "{scrape}");
     assert!(scrape.contains("{http_status_code=\"500\",reason=\"Unknown\"} 1"), "{scrape}");

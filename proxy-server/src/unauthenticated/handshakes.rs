@@ -99,12 +99,13 @@ pub(crate) struct Handshakes {
 }
 
 impl Handshakes {
-    /// Accepts on the runtime `on`, on which `listener` was bound. `priority` is that of its connections.
+    /// Accepts on the runtime `on`, on which `listener` was bound. `tls` includes the application protocol of its connections.
+    /// `priority` is their priority.
     pub(crate) fn start(
         on: &Handle,
         listener: TcpListener,
         name: String,
-        tls: ServerTls,
+        tls: (ServerTls, &'static [u8]),
         connections: ConnectionSet,
         priority: Priority,
     ) -> Self {
@@ -146,7 +147,7 @@ fn report(error: &JoinError) {
 async fn serve(
     stream: TcpStream,
     address: SocketAddr,
-    tls: ServerTls,
+    (tls, alpn): (ServerTls, &'static [u8]),
     mut slot: Slot,
     done: Sender<Arrived>,
 ) {
@@ -158,7 +159,7 @@ async fn serve(
             // Before each handshake waiting threads get the core: the scheduler would let this one run for milliseconds.
             std::thread::yield_now();
         };
-        tls.accept_with(LinkSocket::new(stream), on_hello).await
+        tls.accept_with(LinkSocket::new(stream), &[alpn], on_hello).await
     };
     let shaken = tokio::select! {
         shaken = timeout(HANDSHAKE_TIMEOUT, handshake) => shaken,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use http::HeaderValue;
 use http::header::InvalidHeaderValue;
@@ -61,7 +61,8 @@ impl Credentials {
             Self::TokenFile(path) => {
                 // On a blocking thread: a network file system may hang.
                 let file = path.clone();
-                let header = spawn_blocking(move || read(&file)).await.map_err(io::Error::from).flatten();
+                let read = spawn_blocking(move || read_token(&file, TOKEN_LIMIT));
+                let header = read.await.map_err(io::Error::from).flatten();
                 Some(header.map_err(|error| format!("token file {path:?}: {error}"))?)
             }
             Self::Exec(exec) => return exec.present().await,
@@ -80,14 +81,18 @@ impl Credentials {
     }
 }
 
-fn read(path: &PathBuf) -> io::Result<HeaderValue> {
+/// Reads a file with a token of at most `limit` bytes, for an `authorization` header, which is marked sensitive.
+///
+/// # Errors
+/// If the file cannot be read, or holds no such token. The error shows no secret.
+pub fn read_token(path: &Path, limit: usize) -> io::Result<HeaderValue> {
     let text = std::fs::read_to_string(path)?;
     let token = text.trim();
-    let bad = |why: &'static str| io::Error::new(io::ErrorKind::InvalidData, why);
-    if token.is_empty() || token.len() > TOKEN_LIMIT {
-        return Err(bad("it is empty or too long for a token"));
+    let bad = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why);
+    if token.is_empty() || token.len() > limit {
+        return Err(bad(&format!("contains a token of {} bytes, expected 1 to {limit}", token.len())));
     }
-    bearer(token).map_err(|_| bad("it has characters that are invalid in a token"))
+    bearer(token).map_err(|_| bad("holds characters no token has"))
 }
 
 pub(super) fn bearer(token: &str) -> Result<HeaderValue, InvalidHeaderValue> {

@@ -16,8 +16,8 @@ use std::path::Path;
 
 use net::env_proxy::{EnvProxy, Proxy};
 
-pub use credentials::Credentials;
 pub(crate) use credentials::PresentedCredentials;
+pub use credentials::{Credentials, read_token};
 pub use server::Server;
 pub(crate) use tls::name as name_in_tls;
 pub use tls::{Pem, TlsFiles};

@@ -103,31 +103,6 @@ pub trait Rotating: Send + Sync + 'static {
     fn certificates(&self) -> Vec<CertificateFacts>;
 }
 
-/// TLS of several listeners with the same files, which change together.
-impl<R: Rotating> Rotating for Vec<R> {
-    type Material = Vec<R::Material>;
-
-    fn read(&self) -> Result<Self::Material, TlsError> {
-        self.iter().map(R::read).collect()
-    }
-
-    fn uses(&self, material: &Self::Material) -> bool {
-        self.iter().zip(material).all(|(tls, material)| tls.uses(material))
-    }
-
-    fn take(&self, material: &Self::Material) -> Result<(), TlsError> {
-        self.iter().zip(material).try_for_each(|(tls, material)| tls.take(material))
-    }
-
-    fn validities(&self) -> Validities {
-        self.first().map(R::validities).unwrap_or_default()
-    }
-
-    fn certificates(&self) -> Vec<CertificateFacts> {
-        self.first().map(R::certificates).unwrap_or_default()
-    }
-}
-
 /// The settings of a client's or server's TLS.
 pub trait Options: fmt::Debug + Send + Sync + 'static {
     /// The configuration of handshakes.

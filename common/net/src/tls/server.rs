@@ -42,8 +42,6 @@ pub struct ServerTlsOptions {
     /// PEM file of the clients' authorities. If set, a client certificate is required and verified; otherwise none is
     /// requested.
     pub client_ca: Option<PathBuf>,
-    /// Application protocols, the preferred one first.
-    pub alpn: Vec<Vec<u8>>,
     /// The lowest TLS version.
     pub min_version: TlsVersion,
     /// The TLS 1.2 suites.
@@ -55,13 +53,15 @@ pub type ServerTls = Tls<ServerTlsOptions>;
 
 impl ServerTls {
     /// Performs the handshake on an accepted connection. The caller sets the time-out, see
-    /// [`crate::listen::HANDSHAKE_TIMEOUT`]. Calls `on_hello` when the ClientHello is complete, before any cryptography.
+    /// [`crate::listen::HANDSHAKE_TIMEOUT`]. `alpn` are the port's application protocols, the preferred one first. Calls
+    /// `on_hello` when the ClientHello is complete, before any cryptography.
     ///
     /// # Errors
     /// If the peer disconnects, does not speak TLS, sends too much, or fails verification (it was sent an alert).
     pub async fn accept_with<IO: AsyncRead + AsyncWrite + Unpin>(
         &self,
         io: IO,
+        alpn: &[&[u8]],
         on_hello: impl FnOnce(),
     ) -> Result<ServerStream<ReadAhead<IO>>, HandshakeError> {
         let io = ReadAhead::bounded(io, MAX_HELLO_BYTES);
@@ -69,7 +69,9 @@ impl ServerTls {
         on_hello();
         hello.io.allow(MAX_FLIGHT_BYTES);
         let ca = || self.options().client_ca.as_deref().unwrap_or(Path::new("")).display().to_string();
-        explained(hello.into_stream(self.config()), ca).await
+        let mut config = ServerConfig::clone(&self.config());
+        config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
+        explained(hello.into_stream(Arc::new(config)), ca).await
     }
 }
 
@@ -110,7 +112,6 @@ impl Options for ServerTlsOptions {
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         super::judged(super::FIPS, config.fips(), "the TLS configuration")?;
-        config.alpn_protocols.clone_from(&self.alpn);
         Ok((config, validities))
     }
 }

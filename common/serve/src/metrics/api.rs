@@ -41,11 +41,6 @@ impl Unanswered {
         let help = "Calls about leases that the Kubernetes API did not answer, by call and reason";
         Self(CountBy::register(registry, "lease_calls_unanswered_total", help))
     }
-
-    /// Counts one call.
-    pub fn count(&self, call: LeaseCall, reason: &'static str) {
-        self.0.count((call, Reason(reason)));
-    }
 }
 
 /// One kind of call: a counter {status, reason} and a histogram {status}, both visible from the first call on.
@@ -54,13 +49,16 @@ pub struct ApiCalls {
     label: &'static str,
     calls: CountBy<(Status, Reason)>,
     latencies: Family<Status, Histogram, fn() -> Histogram>,
+    unanswered: Unanswered,
 }
 
 impl ApiCalls {
-    /// Registers the counter `calls` and the histogram `latencies` (names with their HELP). `label` is the name of the
-    /// label for the HTTP status; `make` builds a histogram with the desired buckets.
+    /// Registers the counter `calls` and the histogram `latencies` (names with their HELP). `unanswered` counts the calls that
+    /// have no status. `label` is the name of the label for the HTTP status; `make` builds a histogram with the desired
+    /// buckets.
     pub fn register(
         registry: &mut Registry,
+        unanswered: &Unanswered,
         label: &'static str,
         calls: (&str, &str),
         latencies: (&str, &str),
@@ -68,21 +66,27 @@ impl ApiCalls {
     ) -> Self {
         let family = Family::new_with_constructor(make);
         let latencies = registered(registry, latencies.0, latencies.1, family);
-        Self { label, calls: CountBy::register(registry, calls.0, calls.1), latencies }
+        let calls = CountBy::register(registry, calls.0, calls.1);
+        Self { label, calls, latencies, unanswered: unanswered.clone() }
     }
 
-    /// Counts one answered call. `reason` is that of the API's Status object, empty for success.
-    pub fn count(&self, status: u16, reason: &str) {
+    /// Counts a call, and records its duration if it has a status. `outcome`: the HTTP status and the reason of the API's
+    /// Status object (empty for success), or why there was no answer. `took` is `None` for a call without a histogram.
+    pub fn record(
+        &self,
+        call: LeaseCall,
+        outcome: Result<(u16, &str), &'static str>,
+        took: Option<Duration>,
+    ) {
+        let (status, reason) = match outcome {
+            Ok(answer) => answer,
+            Err(why) => return self.unanswered.0.count((call, Reason(why))),
+        };
+        let status = [(self.label, status.into())];
         let known = REASONS.split(' ').find(|known| *known == reason);
-        self.calls.count((self.status(status), Reason(known.unwrap_or("Unknown"))));
-    }
-
-    /// Records the duration of a call.
-    pub fn observe(&self, status: u16, elapsed: Duration) {
-        self.latencies.get_or_create(&self.status(status)).observe(elapsed);
-    }
-
-    fn status(&self, code: u16) -> Status {
-        [(self.label, code.into())]
+        self.calls.count((status, Reason(known.unwrap_or("Unknown"))));
+        if let Some(took) = took {
+            self.latencies.get_or_create(&status).observe(took);
+        }
     }
 }

@@ -4,11 +4,9 @@
 //! globals: everything is built on a [`Registry`] that the caller passes.
 
 mod api;
-mod by;
 mod certificates;
-mod gauge;
 mod histogram;
-mod lazy;
+mod live;
 mod losses;
 mod process;
 mod program;
@@ -24,11 +22,9 @@ use prometheus_client::registry::Metric;
 pub use prometheus_client::registry::Registry;
 
 pub use api::{ApiCalls, LeaseCall, Unanswered};
-pub use by::{CountBy, Labels, LiveBy};
 pub use certificates::Certificates;
-pub use gauge::{Live, LiveGuard};
 pub use histogram::Histogram;
-pub use lazy::Lazy;
+pub use live::{CountBy, Labels, Lazy, Live, LiveBy, LiveGuard};
 pub use losses::Losses;
 pub use process::ProcessCollector;
 pub use program::{PayloadBytes, Tasks, count_panics, register_build_info};

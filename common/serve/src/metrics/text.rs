@@ -87,7 +87,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::metrics::{Counter, Family, Gauge, Histogram, Lazy, Live};
+    use crate::metrics::{Counter, Family, Gauge, Histogram, Lazy, Live, Plain};
 
     crate::label! {
         enum Reason in "reason" { NoAgent => "no_agent", Escaped => "a\"b\\c\nd", }

@@ -16,7 +16,6 @@ fn load(cert: PathBuf, key: PathBuf, client_ca: Option<PathBuf>) -> Result<Serve
         cert,
         key,
         client_ca,
-        alpn: vec![],
         min_version: TlsVersion::default(),
         suites: CipherSuites::default(),
     };

@@ -157,10 +157,10 @@ async fn bytes_that_are_not_tls_are_refused() {
     let server = World::new().server();
     let (mut client_io, server_io) = duplex(1024);
     client_io.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
-    assert!(matches!(server.accept_with(server_io, || ()).await, Err(HandshakeError::Tls(_))));
+    assert!(matches!(server.accept_with(server_io, &[ALPN_H2], || ()).await, Err(HandshakeError::Tls(_))));
     let (client_io, server_io) = duplex(1024);
     drop(client_io);
-    assert!(matches!(server.accept_with(server_io, || ()).await, Err(HandshakeError::Closed)));
+    assert!(matches!(server.accept_with(server_io, &[ALPN_H2], || ()).await, Err(HandshakeError::Closed)));
 }
 
 /// A record announces a ClientHello of 60,000 bytes, and more records follow.
@@ -173,7 +173,7 @@ async fn a_client_hello_is_one_record_at_most() {
     client_io.write_all(&record).await.unwrap();
     client_io.write_all(&[&[0x16, 3, 1, 0x3f, 0xff], &record[5..]].concat()).await.unwrap();
     let mut told = false;
-    let end = server.accept_with(server_io, || told = true).await;
+    let end = server.accept_with(server_io, &[ALPN_H2], || told = true).await;
     assert!(matches!(end, Err(HandshakeError::TooLarge)), "{:?}", end.err());
     assert!(!told, "the hello is not whole");
 }

@@ -72,7 +72,7 @@ async fn alpn_as_gos_server() {
         (ALPN_HTTP1, &[ALPN_H2, ALPN_HTTP1], Some(ALPN_HTTP1), true),
     ];
     for (ours, theirs, selected, good) in cases {
-        world.server.alpn = vec![ours.to_vec()];
+        world.alpn = vec![ours];
         let ends = foreign_client(&world, theirs, None).await;
         if good {
             assert_eq!(ends.both().0.get_ref().1.alpn_protocol(), selected, "{theirs:?}");
@@ -87,12 +87,10 @@ async fn alpn_as_gos_server() {
 async fn the_agent_takes_any_selection() {
     let mut world = World::new();
     world.client.alpn_extras = vec![b"extra".to_vec()];
-    for (server, selected) in [
-        (vec![ALPN_H2.to_vec()], Some(ALPN_H2)),
-        (vec![b"extra".to_vec(), ALPN_H2.to_vec()], Some(&b"extra"[..])),
-        (vec![], None),
-    ] {
-        world.server.alpn = server;
+    for (server, selected) in
+        [(vec![ALPN_H2], Some(ALPN_H2)), (vec![b"extra", ALPN_H2], Some(&b"extra"[..])), (vec![], None)]
+    {
+        world.alpn = server;
         assert_eq!(world.shake().await.both().1.get_ref().1.alpn_protocol(), selected);
     }
     let (client_io, server_io) = duplex(64 * 1024);

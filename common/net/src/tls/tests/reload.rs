@@ -34,26 +34,6 @@ async fn a_reload_serves_new_handshakes_and_a_bad_pair_keeps_the_old() {
 }
 
 #[tokio::test]
-async fn listeners_with_the_same_files_change_together() {
-    let world = World::new();
-    let (servers, client) = (vec![world.server(), world.server()], world.client());
-    let fresh = world.files.pair("fresh", &world.root.issue(leaf(&[NAME, "fresh.test"])));
-    copy(&fresh, &world.server.cert, &world.server.key);
-    let changed = servers.read().unwrap();
-    assert!(!servers.uses(&changed));
-    reload(&servers[0]).unwrap();
-    assert!(!servers.uses(&changed), "the second has the old files");
-    servers.take(&changed).unwrap();
-    assert!(servers.uses(&changed));
-    assert_eq!(servers.validities(), servers[0].validities());
-    for server in &servers {
-        let (_, stream) = shake(server, &client).await.both();
-        let peer = PeerIdentity::of(stream.get_ref().1.peer_certificates()).unwrap();
-        assert_eq!(peer.dns, [NAME, "fresh.test"]);
-    }
-}
-
-#[tokio::test]
 async fn a_removed_client_authority_shuts_its_clients_out() {
     let world = World::new();
     let (server, client) = (world.server(), world.client());

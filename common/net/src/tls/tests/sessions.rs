@@ -12,6 +12,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::pki::leaf;
 use super::world::{NAME, World};
+use crate::tls::ALPN_H2;
 
 /// Performs two handshakes in a row. Evaluates to the kind of the last one, at both sides. The server sends a byte
 /// after its tickets.
@@ -70,7 +71,8 @@ async fn a_listener_resumes_no_session() {
             .unwrap();
         let (server, client) = (world.server(), TlsConnector::from(Arc::new(config)));
         let name = ServerName::try_from(NAME).unwrap();
-        let kinds = twice!(|io| server.accept_with(io, || ()), |io| client.connect(name.clone(), io));
+        let kinds =
+            twice!(|io| server.accept_with(io, &[ALPN_H2], || ()), |io| client.connect(name.clone(), io));
         assert_eq!(kinds, FULL, "{version:?}");
     }
 }

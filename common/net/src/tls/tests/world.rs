@@ -22,6 +22,8 @@ pub(super) struct World {
     pub(super) root: Pair,
     pub(super) ca: PathBuf,
     pub(super) server: ServerTlsOptions,
+    /// The server's application protocols.
+    pub(super) alpn: Vec<&'static [u8]>,
     pub(super) client: ClientTlsOptions,
 }
 
@@ -35,7 +37,7 @@ impl World {
             let connected = connector.connect(ServerName::try_from(NAME).unwrap(), client_io).await;
             connected.map_err(HandshakeError::from)
         };
-        let (server, client) = tokio::join!(server.accept_with(server_io, || ()), client);
+        let (server, client) = tokio::join!(server.accept_with(server_io, &self.alpn, || ()), client);
         Ends { server, client }
     }
 
@@ -53,7 +55,6 @@ impl World {
             cert,
             key,
             client_ca: Some(ca.clone()),
-            alpn: vec![ALPN_H2.to_vec()],
             min_version: TlsVersion::default(),
             suites: CipherSuites::default(),
         };
@@ -63,7 +64,7 @@ impl World {
             server_names: vec![NAME.to_owned()],
             alpn_extras: vec![],
         };
-        Self { files, root, ca, server, client }
+        Self { files, root, ca, server, alpn: vec![ALPN_H2], client }
     }
 
     pub(super) fn server(&self) -> ServerTls {
@@ -76,7 +77,7 @@ impl World {
 
     /// Both ends' results, after one byte in each direction if the handshake succeeded.
     pub(super) async fn shake(&self) -> Ends {
-        shake(&self.server(), &self.client()).await
+        shake_with(&self.server(), &self.alpn, &self.client()).await
     }
 }
 
@@ -105,9 +106,13 @@ impl Ends {
 }
 
 pub(super) async fn shake(server: &ServerTls, client: &ClientTls) -> Ends {
+    shake_with(server, &[ALPN_H2], client).await
+}
+
+async fn shake_with(server: &ServerTls, alpn: &[&[u8]], client: &ClientTls) -> Ends {
     let (client_io, server_io) = duplex(64 * 1024);
     let server = async {
-        let mut stream = server.accept_with(server_io, || ()).await?;
+        let mut stream = server.accept_with(server_io, alpn, || ()).await?;
         stream.write_all(b"s").await?;
         stream.flush().await?;
         Ok(stream)

@@ -2,7 +2,7 @@
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use status::words::{DAY, number, seconds};
-use status::{Cell, Column, LIMIT, List, Query, Status, expires, first_texts};
+use status::{Cell, Column, LIMIT, Query, Row, Status, expires, first_texts};
 
 use super::html::Html;
 
@@ -16,15 +16,12 @@ pub(super) struct View<'a> {
 }
 
 /// A section with one table.
-pub(super) struct Table<R: 'static> {
+pub(super) struct Table {
     pub(super) id: &'static str,
     pub(super) title: &'static str,
     pub(super) caption: &'static str,
     /// Shown if there are no rows.
     pub(super) empty: &'static str,
-    /// The list in queries, if it may be long.
-    pub(super) list: Option<List>,
-    pub(super) columns: &'static [Column<R>],
 }
 
 /// A certificate that expires within this time is marked.
@@ -57,9 +54,9 @@ impl View<'_> {
     }
 }
 
-impl<R> Table<R> {
-    /// Adds the section. `total` counts the entries of all pages without a filter.
-    pub(super) fn show<'a>(
+impl Table {
+    /// Adds the section with the entries that contain the filter. `total` counts those of all pages without a filter.
+    pub(super) fn show<'a, R: Row>(
         &self,
         html: &mut Html,
         view: &View<'_>,
@@ -68,15 +65,16 @@ impl<R> Table<R> {
     ) {
         html.raw("<section id=\"").raw(self.id).raw("\"><h2 id=\"").raw(self.id).raw("-title\">");
         html.raw(self.title).raw(" <span class=\"count\">").text(number(total)).raw("</span></h2>");
-        if self.list.is_some() && view.query.list.is_some_and(|list| Some(list) != self.list) {
+        if R::LIST.is_some() && view.query.list.is_some_and(|list| Some(list) != R::LIST) {
             let query = Query { list: None, offset: 0, ..view.query.clone() };
             html.raw("<p>Not on this page. ");
             view.link(html, &query, "", "Show all sections");
             html.raw("</p></section>");
             return;
         }
-        let mut rows: Vec<&R> = rows.into_iter().collect();
-        let more = self.list.is_some() && rows.len() > view.query.limit;
+        let kept = rows.into_iter().filter(|row| row.contains(&view.query.filter));
+        let mut rows: Vec<&R> = kept.collect();
+        let more = R::LIST.is_some() && rows.len() > view.query.limit;
         rows.truncate(if more { view.query.limit } else { rows.len() });
         if rows.is_empty() {
             let filtered = !view.query.filter.is_empty() && total > 0;
@@ -86,16 +84,16 @@ impl<R> Table<R> {
         } else {
             self.rows(html, view, &rows);
         }
-        if self.list.is_some() {
-            self.pages(html, view, rows.len(), total, more);
+        if R::LIST.is_some() {
+            self.pages::<R>(html, view, rows.len(), total, more);
         }
         html.raw("</section>");
     }
 
-    fn rows(&self, html: &mut Html, view: &View<'_>, rows: &[&R]) {
+    fn rows<R: Row>(&self, html: &mut Html, view: &View<'_>, rows: &[&R]) {
         html.raw("<div class=\"scroll\" role=\"group\" tabindex=\"0\" aria-labelledby=\"").raw(self.id);
         html.raw("-title\"><table><caption>").raw(self.caption).raw("</caption><thead><tr>");
-        let columns = self.columns(view, rows);
+        let columns = columns(view, rows);
         for column in &columns {
             self.head(html, view, column);
         }
@@ -113,16 +111,7 @@ impl<R> Table<R> {
         html.raw("</tbody></table></div>");
     }
 
-    /// The columns in which a row has a text, and the one by which the rows are sorted.
-    fn columns(&self, view: &View<'_>, rows: &[&R]) -> Vec<&Column<R>> {
-        let now = &view.status.now;
-        let has_text = |column: &Column<R>| rows.iter().any(|row| !(column.cell)(row).text(now).is_empty());
-        let is_sorted = |column: &Column<R>| !column.sort.is_empty() && column.sort == view.query.sort;
-        let columns = self.columns.iter().filter(|column| !column.is_detail);
-        columns.filter(|column| is_sorted(column) || has_text(column)).collect()
-    }
-
-    fn head(&self, html: &mut Html, view: &View<'_>, column: &Column<R>) {
+    fn head<R>(&self, html: &mut Html, view: &View<'_>, column: &Column<R>) {
         let title = column.title(view.status);
         html.raw("<th scope=\"col\"").raw(if column.numeric { " class=\"number\"" } else { "" });
         if column.sort.is_empty() {
@@ -142,7 +131,7 @@ impl<R> Table<R> {
     }
 
     /// The position in the list, and links to the pages around this one.
-    fn pages(&self, html: &mut Html, view: &View<'_>, shown: usize, total: u64, more: bool) {
+    fn pages<R: Row>(&self, html: &mut Html, view: &View<'_>, shown: usize, total: u64, more: bool) {
         let Query { offset, limit, .. } = *view.query;
         if offset == 0 && !more {
             return;
@@ -160,7 +149,7 @@ impl<R> Table<R> {
             html.text(format!(" of {}", number(total)));
         }
         html.raw("</span>");
-        let page = |offset| Query { list: self.list, offset, ..view.query.clone() };
+        let page = |offset| Query { list: R::LIST, offset, ..view.query.clone() };
         if offset > 0 {
             view.link(html, &page(offset.saturating_sub(limit)), "", "Previous");
         }
@@ -169,6 +158,15 @@ impl<R> Table<R> {
         }
         html.raw("</nav>");
     }
+}
+
+/// The columns in which a row has a text, and the one by which the rows are sorted.
+fn columns<R: Row>(view: &View<'_>, rows: &[&R]) -> Vec<&'static Column<R>> {
+    let now = &view.status.now;
+    let has_text = |column: &Column<R>| rows.iter().any(|row| !(column.cell)(row).text(now).is_empty());
+    let is_sorted = |column: &Column<R>| !column.sort.is_empty() && column.sort == view.query.sort;
+    let columns = R::COLUMNS.iter().filter(|column| !column.is_detail);
+    columns.filter(|column| is_sorted(column) || has_text(column)).collect()
 }
 
 fn show_cell(html: &mut Html, view: &View<'_>, cell: &Cell<'_>) {

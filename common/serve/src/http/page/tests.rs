@@ -275,7 +275,9 @@ fn agent_shows_its_servers() {
 
 #[test]
 fn sort_links_turn_the_order_and_keep_the_filter() {
-    let page = shown(&server(), "filter=node%20%26&sort=-connections");
+    let mut status = server();
+    status.agents[0].zone = "node &".to_owned();
+    let page = shown(&status, "filter=node%20%26&sort=-connections");
     for part in [
         "aria-sort=\"descending\"><a href=\"/?filter=node%20%26&amp;sort=connections#agents\">Connections<span",
         "<th scope=\"col\"><a href=\"/?filter=node%20%26&amp;sort=id#agents\">Agent</a>",
