@@ -159,36 +159,34 @@ impl AgentService {
             return Err(full(RefusedConnect::AgentLimit, text.to_owned()));
         }
         let Admitted { identity, recheck } = admitted;
-        let agent_id = metadata.agent_id;
         let offer = Capabilities::read(&request.metadata);
         let lanes = slot.has_room_for_lanes().then_some(capabilities::MAX_LANES);
         let answer = self.capabilities.with_lanes(lanes).and(offer);
         let live = LiveStreams::read(&request.metadata);
-        let (mut handle, commands) = LinkHandle::new();
-        handle.address = peer.address.ip().to_canonical();
-        handle.traces = answer.traces;
-        handle.facts = Arc::new(LinkFacts {
+        let (handle, commands) = LinkHandle::new(LinkFacts {
+            agent_id: metadata.agent_id,
             identity: if identity.is_vouched() { identity.to_string() } else { String::new() },
             party: Arc::clone(identity.key()),
             name: live.as_ref().map(|live| live.name),
-            address: SocketAddr::new(handle.address, peer.address.port()).to_string(),
+            address: SocketAddr::new(peer.address.ip().to_canonical(), peer.address.port()),
             version: version(&request.metadata),
             native: answer.pings,
-            since: Some(serve::statusz::now()),
-            keepalive: Some(Arc::clone(&request.keepalive)),
+            traces: answer.traces,
+            since: serve::statusz::now(),
+            keepalive: Arc::clone(&request.keepalive),
             traffic: SharedTraffic::default(),
         });
         let backend = Backend {
-            agent_id: Arc::clone(&agent_id),
+            agent_id: Arc::clone(&handle.facts.agent_id),
             identifiers: metadata.identifiers,
             process: offer.lanes,
             handle: handle.clone(),
         };
         let (registration, counted) = self.register_lane(backend, open).map_err(|error| {
-            full(RefusedConnect::Registration, format!("agent ID {}: {error}", Peer(&agent_id)))
+            full(RefusedConnect::Registration, format!("agent ID {}: {error}", Peer(&handle.facts.agent_id)))
         })?;
-        let (id, traffic) = (registration.id, handle.facts.traffic.clone());
-        let meter = LinkMeter::new(&self.metrics, Arc::clone(&agent_id), &registration, traffic);
+        let id = registration.id;
+        let meter = LinkMeter::new(&self.metrics, Arc::clone(&handle.facts), &registration);
         let reviewed = CancellationToken::new();
         let living = Living {
             registration,
@@ -201,15 +199,13 @@ impl AgentService {
         };
         let handler = ServerLinkHandler::new(
             (&handle, commands),
-            Arc::clone(&request.keepalive),
             answer.pings.then(|| self.server_count.clone()),
-            Arc::clone(&agent_id),
             living,
             self.gate.toggles.clone(),
         );
         let negotiated = answer.negotiated(offer);
         let recheck = recheck.map(|recheck| (recheck, reviewed));
-        Ok(AgentLink { id, agent_id, recheck, live, answer, negotiated, handle, handler, meter })
+        Ok(AgentLink { id, recheck, live, answer, negotiated, handle, handler, meter })
     }
 
     /// Makes a stream a backend. The lanes of one agent count as one stream, by the first one's guard.
@@ -257,7 +253,7 @@ impl AgentService {
 
     /// Accepts the stream; `None` if it is lost.
     fn accept_stream(&self, request: Request, link: &AgentLink, peer: &AgentPeer) -> Option<WireStream> {
-        let agent_id = Peer(&link.agent_id);
+        let agent_id = Peer(&link.handle.facts.agent_id);
         let server_id = HeaderValue::from_str(&self.server_id).expect("the flag takes printable ASCII only");
         let mut greeting = HeaderMap::new();
         greeting.insert("serverid", server_id);
@@ -297,14 +293,13 @@ impl AgentService {
 
     /// The driver of an accepted stream, and the task that watches the stream.
     fn drive(self: &Arc<Self>, link: AgentLink, stream: WireStream) -> Started {
-        let AgentLink { handle, agent_id, handler, meter, .. } = link;
-        let watch = Arc::clone(self).watch(handle.clone(), link.id, Arc::clone(&agent_id));
+        let AgentLink { handle, handler, meter, .. } = link;
+        let watch = Arc::clone(self).watch(handle.clone(), link.id);
         let driver = Driver::<Server, _, _, _>::new(&self.bounds, link.negotiated, stream, handler, meter);
         Started {
             driver: Box::pin(driver),
             handle,
             recheck: link.recheck,
-            agent_id,
             _watch: AbortOnDropHandle::new(tokio::spawn(watch)),
         }
     }
@@ -334,14 +329,14 @@ impl AgentService {
 
     /// Runs the driver in this task; at shutdown, or when the agent's token is refused, ends the stream in order.
     async fn run(&self, started: &mut Started) {
-        let Started { driver, handle, recheck, agent_id, .. } = started;
+        let Started { driver, handle, recheck, .. } = started;
         let mut driver = unconstrained(driver);
         let refused = async {
             if let Some((recheck, lost)) = recheck
                 && let Some(why) = lost.run_until_cancelled(recheck.refused()).await
             {
                 tracing::warn!(
-                    agentID = %Peer(agent_id), why = %Peer(&why), "token refused, closing agent stream"
+                    agentID = %Peer(&handle.facts.agent_id), why = %Peer(&why), "token refused, closing agent stream"
                 );
                 handle.send(Command::Finish);
             }
@@ -364,7 +359,6 @@ type Agent = (ConnectMetadata, Admitted, Option<Owned>);
 /// An agent stream that is a backend and not accepted yet.
 struct AgentLink {
     id: LinkId,
-    agent_id: Arc<str>,
     recheck: Option<(Recheck, CancellationToken)>,
     /// The agent's other streams.
     live: Option<LiveStreams>,
@@ -382,7 +376,6 @@ struct Started {
     handle: LinkHandle,
     /// Reviews the agent's token until the stream is lost.
     recheck: Option<(Recheck, CancellationToken)>,
-    agent_id: Arc<str>,
     _watch: AbortOnDropHandle<()>,
 }
 
@@ -439,7 +432,12 @@ mod tests {
         let open = || {
             let open = gauge.enter(ServiceMethod::Connect);
             let (agent_id, identifiers) = ("a".into(), Identifiers::default());
-            let lane = Backend { agent_id, identifiers, process: Some(1), handle: LinkHandle::new().0 };
+            let lane = Backend {
+                agent_id,
+                identifiers,
+                process: Some(1),
+                handle: LinkHandle::new(LinkFacts::default()).0,
+            };
             together.wait();
             service.register_lane(lane, open).unwrap()
         };
@@ -523,12 +521,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_stop_does_not_wait_for_a_stream_whose_token_was_refused() {
-        let (service, (handle, mut commands)) = (service(), LinkHandle::new());
+        let (service, (handle, mut commands)) = (service(), LinkHandle::new(LinkFacts::default()));
         let mut started = Started {
             driver: Box::pin(pending()),
             handle,
             recheck: Some((revoked().await, CancellationToken::new())),
-            agent_id: "a".into(),
             _watch: AbortOnDropHandle::new(tokio::spawn(async {})),
         };
         let stop = async {

@@ -24,7 +24,7 @@ use tokio_util::task::TaskTracker;
 use super::connection_log::{ConnInfo, ConnectionLog};
 use super::{Frontend, OpenGuard};
 use crate::agent_stream::testing::{Command, DialReply};
-use crate::agent_stream::{LinkHandle, OpenConnection};
+use crate::agent_stream::{LinkFacts, LinkHandle, OpenConnection};
 use crate::backends::{Backend, BackendManager, Identifiers, LaneTraffic, Strategy};
 use crate::dial::{DialFailure, Dialer, Target};
 use crate::limits::Budget;
@@ -90,7 +90,7 @@ pub(super) fn frontend(dialer: Dialer, readings: &Readings, lifetimes: &TaskTrac
 pub(super) fn dialer() -> (Dialer, mpsc::UnboundedReceiver<ScriptedDial>) {
     let metrics = crate::metrics::register(&mut Registry::default());
     let backends = BackendManager::new(&[Strategy::Default], metrics.routes.clone());
-    let (handle, mut commands) = LinkHandle::new();
+    let (handle, mut commands) = LinkHandle::new(LinkFacts::default());
     let backend =
         Backend { agent_id: "agent".into(), identifiers: Identifiers::default(), process: None, handle };
     let registration = backends.register(backend).expect("the first agent");
