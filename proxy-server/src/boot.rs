@@ -137,7 +137,6 @@ impl Server {
             bounds,
             lifetimes: lifetimes.clone(),
             gate,
-            registering: parking_lot::Mutex::default(),
         });
         let tls = load_tls(&config, &metrics, AGENTS, &config.agent_listener, ALPN_H2)?;
         let bind = &config.agent_listener.bind;

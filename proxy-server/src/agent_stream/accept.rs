@@ -12,7 +12,6 @@ use grpc::live_streams::LiveStreams;
 use grpc::{Code, KeepaliveFlags, Request, WireStream};
 use http::{HeaderMap, HeaderValue};
 use mux::{Negotiated, Server};
-use parking_lot::Mutex;
 use serve::logs::Peer;
 use serve::metrics::LiveGuard;
 use tokio::task::coop::unconstrained;
@@ -27,7 +26,7 @@ use super::handler::{Living, ServerLinkHandler};
 use super::meter::LinkMeter;
 use super::slot::AgentSlot;
 use crate::auth::{Admitted, AgentPeer, Owned, Recheck, Refused};
-use crate::backends::{Backend, BackendManager, LinkId, ReadinessPolicy, RegisterError, Registration};
+use crate::backends::{Backend, BackendManager, LinkId, ReadinessPolicy};
 use crate::metrics::{Metrics, PeerKind, Port, RefusedConnect, ServiceMethod};
 use crate::server_count::ServerCount;
 
@@ -58,8 +57,6 @@ pub struct AgentService {
     pub lifetimes: Lifetimes,
     /// Admits agents.
     pub gate: AgentGate,
-    /// Held while a stream becomes a backend, so that lanes that open at the same time find each other.
-    pub registering: Mutex<()>,
 }
 
 /// The tasks that shutdown waits for, and the tokens of its phases.
@@ -182,7 +179,7 @@ impl AgentService {
             process: offer.lanes,
             handle: handle.clone(),
         };
-        let (registration, counted) = self.register_lane(backend, open).map_err(|error| {
+        let registration = self.backends.register_counted(backend, open).map_err(|error| {
             full(RefusedConnect::Registration, format!("agent ID {}: {error}", Peer(&handle.facts.agent_id)))
         })?;
         let id = registration.id;
@@ -191,7 +188,6 @@ impl AgentService {
         let living = Living {
             registration,
             _owned: owned,
-            _counted: counted,
             _reviewed: reviewed.clone().drop_guard(),
             began: Instant::now(),
             peer: Arc::clone(peer),
@@ -206,19 +202,6 @@ impl AgentService {
         let negotiated = answer.negotiated(offer);
         let recheck = recheck.map(|recheck| (recheck, reviewed));
         Ok(AgentLink { id, recheck, live, answer, negotiated, handle, handler, meter })
-    }
-
-    /// Makes a stream a backend. The lanes of one agent count as one stream, by the first one's guard.
-    fn register_lane(
-        &self,
-        mut backend: Backend<LinkHandle>,
-        open: LiveGuard,
-    ) -> Result<(Registration<LinkHandle>, Arc<LiveGuard>), RegisterError> {
-        let _one_at_a_time = self.registering.lock();
-        let lane = self.backends.lanes_of_process(&backend).iter().find_map(|lane| lane.counted.upgrade());
-        let counted = lane.unwrap_or_else(|| Arc::new(open));
-        backend.handle.counted = Arc::downgrade(&counted);
-        Ok((self.backends.register(backend)?, counted))
     }
 
     /// Refuses a Connect, counts and logs it, and remembers it for the status.
@@ -387,8 +370,6 @@ fn version(metadata: &HeaderMap) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Barrier;
-
     use cluster::api::User;
     use cluster::{Clock, TokenReview};
     use grpc::{Keepalive, ServerSettings, connect, serve_connection};
@@ -399,7 +380,7 @@ mod tests {
     use crate::agent_stream::slot::AgentSlots;
     use crate::args::TokenAuth;
     use crate::auth::{AgentAuth, Binding, Review, Reviewer};
-    use crate::backends::{Identifiers, Strategy};
+    use crate::backends::Strategy;
     use crate::unauthenticated::ConnectionSet;
 
     fn service() -> AgentService {
@@ -421,32 +402,6 @@ mod tests {
             bounds: Bounds::new(1 << 20, Some(1 << 20)),
             lifetimes: Lifetimes::default(),
             gate: AgentGate::new(auth, IdentityBinding::Off, binding),
-            registering: Mutex::default(),
-        }
-    }
-
-    #[test]
-    fn lanes_that_open_at_the_same_time_count_once() {
-        let (service, together) = (service(), Barrier::new(2));
-        let gauge = &service.metrics.grpc_connections;
-        let open = || {
-            let open = gauge.enter(ServiceMethod::Connect);
-            let (agent_id, identifiers) = ("a".into(), Identifiers::default());
-            let lane = Backend {
-                agent_id,
-                identifiers,
-                process: Some(1),
-                handle: LinkHandle::new(LinkFacts::default()).0,
-            };
-            together.wait();
-            service.register_lane(lane, open).unwrap()
-        };
-        for _ in 0..2_000 {
-            let lanes = std::thread::scope(|scope| {
-                let other = scope.spawn(open);
-                [open(), other.join().unwrap()]
-            });
-            assert!(Arc::ptr_eq(&lanes[0].1, &lanes[1].1));
         }
     }
 

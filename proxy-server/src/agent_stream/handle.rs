@@ -2,15 +2,14 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
 use driver::{LiveConnection, LocalIo, SharedTraffic};
 use grpc::KeepaliveHandle;
 use grpc::live_streams::{LiveStreams, StreamName};
 use mux::{ConnKey, ConnectId, TraceContext};
-use serve::metrics::LiveGuard;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::dial::DialFailure;
@@ -54,8 +53,6 @@ pub(crate) type Commands = mpsc::UnboundedReceiver<Box<Command>>;
 pub struct LinkHandle {
     pub(crate) commands: mpsc::UnboundedSender<Box<Command>>,
     tokens: Arc<AtomicU64>,
-    /// Counts the stream; the lanes of an agent process share one. Only their tasks keep it.
-    pub(crate) counted: Weak<LiveGuard>,
     /// Facts that do not change.
     pub(crate) facts: Arc<LinkFacts>,
 }
@@ -89,7 +86,7 @@ impl LinkHandle {
     pub(crate) fn new(facts: LinkFacts) -> (Self, Commands) {
         let (commands, queue) = mpsc::unbounded_channel();
         let (tokens, facts) = (Arc::default(), Arc::new(facts));
-        (LinkHandle { commands, tokens, counted: Weak::new(), facts }, queue)
+        (LinkHandle { commands, tokens, facts }, queue)
     }
 
     /// Does nothing if the link's task has gone.

@@ -10,7 +10,6 @@ use flags::GoDuration;
 use grpc::Code;
 use mux::{ConnKey, ConnectId, DialError, Server, Time};
 use serve::logs::{LogLimit, Peer};
-use serve::metrics::LiveGuard;
 use tokio::sync::mpsc::WeakUnboundedSender;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -63,8 +62,6 @@ pub(super) struct Living {
     pub(super) registration: Registration<LinkHandle>,
     /// Its share in the agent id.
     pub(super) _owned: Option<Owned>,
-    /// Counts the lanes of the agent.
-    pub(super) _counted: Arc<LiveGuard>,
     /// Ends the reviews of its token.
     pub(super) _reviewed: DropGuard,
     pub(super) began: Instant,

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 use serve::logs::{LogLimit, Peer};
+use serve::metrics::LiveGuard;
 use tokio::time::Instant;
 
 pub use self::ejections::{AgentView, OutlierMetrics, keep_sweeping};
@@ -48,6 +49,8 @@ struct Link<L> {
     backend: Backend<L>,
     stats: AgentStats,
     lane: LaneTraffic,
+    /// Counts the lanes of the agent process as one stream.
+    counted: Arc<LiveGuard>,
     draining: bool,
     /// Does not answer pings.
     silent: bool,
@@ -107,11 +110,22 @@ impl<L: Clone> BackendManager<L> {
         Self { shared: Arc::new(Shared { selection, state, metrics, logs: LogLimit::default() }) }
     }
 
-    /// Adds a stream to the tables until the registration is dropped.
+    /// [`Self::register_counted`] without a gauge.
+    #[cfg(test)]
+    pub fn register(&self, backend: Backend<L>) -> Result<Registration<L>, RegisterError> {
+        self.register_counted(backend, LiveGuard::enter(&Default::default()))
+    }
+
+    /// Adds a stream to the tables until the registration is dropped. `open` counts the stream until then, unless another lane of
+    /// its agent process is counted already.
     ///
     /// # Errors
     /// The agent id has too many streams, or there are too many agents. No stream is displaced.
-    pub fn register(&self, backend: Backend<L>) -> Result<Registration<L>, RegisterError> {
+    pub fn register_counted(
+        &self,
+        backend: Backend<L>,
+        open: LiveGuard,
+    ) -> Result<Registration<L>, RegisterError> {
         let mut state = self.shared.state.write();
         match state.agents.get(&backend.agent_id) {
             Some(known) if !state.has_room(known, &backend) => return Err(RegisterError::TooManyStreams),
@@ -119,6 +133,7 @@ impl<L: Clone> BackendManager<L> {
             _ => {}
         }
         tracing::info!(target: "v2", agentID = %Peer(&backend.agent_id), "Register backend for agent");
+        let counted = state.lane_of_process(&backend).map(|lane| Arc::clone(&lane.counted));
         state.last_id += 1;
         let id = LinkId(state.last_id);
         let now = Instant::now();
@@ -135,6 +150,7 @@ impl<L: Clone> BackendManager<L> {
             backend,
             stats: stats.clone(),
             lane: lane.clone(),
+            counted: counted.unwrap_or_else(|| Arc::new(open)),
             draining: false,
             silent: false,
             stuck: false,
