@@ -8,10 +8,7 @@
 //!
 //! Never detects a protocol: the flags decide.
 
-use std::future::{Future as _, poll_fn};
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use grpc::authority::AuthorityPatch;
@@ -19,16 +16,16 @@ use grpc::{Code, ConnectionError, Request, ServerSettings, serve_connection};
 use http::HeaderMap;
 use net::listen::{AcceptLoop, LinkSocket, NOTSENT_LOWAT, Priority, UnixSocket};
 use net::tls::{PeerIdentity, ReadAhead, ServerStream, ServerTls};
-use parking_lot::Mutex;
 use serve::logs::Peer;
 use serve::metrics::CountBy;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
-use tokio::task::{JoinError, JoinSet};
+use tokio::task::JoinError;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::{Frontend, Protocol};
 use crate::accept;
@@ -170,7 +167,8 @@ fn report(error: &JoinError) {
 type TlsConnection = Box<ServerStream<ReadAhead<LinkSocket>>>;
 
 impl Frontend {
-    /// Drives one HTTP/2 connection, until its last stream has ended after the drain's begin or `stop`.
+    /// Drives one HTTP/2 connection, until its last stream has ended after the drain's begin or `stop`. The dials of a connection that
+    /// is lost, or dropped with the future, end by themselves, because their streams fail.
     async fn serve_http2<IO: AsyncRead + AsyncWrite + Unpin>(
         &self,
         io: IO,
@@ -178,7 +176,7 @@ impl Frontend {
         peer: &Arc<str>,
         stop: CancellationToken,
     ) {
-        let dials = Mutex::new(JoinSet::new());
+        let dials = TaskTracker::new();
         // A Proxy stream is one dial.
         let refuse_at_limit = |request: Request, text: &str| {
             self.metrics.dials.failures.count(FailureReason::NoAgent);
@@ -217,7 +215,7 @@ impl Frontend {
             match request.accept(HeaderMap::new()) {
                 Ok(stream) => {
                     let (frontend, peer) = (self.clone(), Arc::clone(peer));
-                    dials.lock().spawn(async move { frontend.serve_stream(stream, peer).await });
+                    dials.spawn(async move { frontend.serve_stream(stream, peer).await });
                 }
                 Err(error) => tracing::debug!(%peer, %error, "frontend stream lost before it was accepted"),
             }
@@ -230,18 +228,7 @@ impl Frontend {
             }
         };
         let io = AuthorityPatch::new(io, settings.max_frame_size);
-        let served = {
-            let mut serving = pin!(serve_connection(io, settings, on_stream, shutdown));
-            poll_fn(|cx| {
-                let served = serving.as_mut().poll(cx);
-                // Most connections have one stream, for hours. A finished task keeps its memory until it is joined.
-                while let Poll::Ready(Some(ended)) = dials.lock().poll_join_next(cx) {
-                    ended.unwrap_or_else(|error| report(&error));
-                }
-                served
-            })
-            .await
-        };
+        let served = serve_connection(io, settings, on_stream, shutdown).await;
         match served {
             // kube-apiserver closes its connection together with its last stream, without GOAWAY.
             Ok(()) => tracing::trace!(%peer, "frontend connection ended"),
@@ -254,10 +241,7 @@ impl Frontend {
             ),
             Err(error) => tracing::debug!(%peer, %error, "frontend connection lost"),
         }
-        // The streams of a lost connection end by themselves as soon as they notice the loss.
-        let mut dials = dials.into_inner();
-        while let Some(ended) = dials.join_next().await {
-            ended.unwrap_or_else(|error| report(&error));
-        }
+        dials.close();
+        dials.wait().await;
     }
 }
