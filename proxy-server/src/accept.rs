@@ -3,16 +3,15 @@
 use std::future::Future;
 
 use net::listen::{AcceptLoop, Source};
-use tokio::task::{JoinError, JoinSet};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 /// Accepts until `stop`, then closes the listener and waits for the tasks of the accepted connections; no task outlives this
-/// future. Calls `failed` for each task that panicked.
+/// future. The panic hook has reported a task that panicked.
 pub(crate) async fn each<S: Source, F>(
     mut listener: AcceptLoop<S>,
     stop: &CancellationToken,
     serve: impl Fn(S::Conn) -> F,
-    failed: fn(&JoinError),
 ) where
     F: Future<Output = ()> + Send + 'static,
 {
@@ -22,12 +21,10 @@ pub(crate) async fn each<S: Source, F>(
             connection = listener.accept() => {
                 connections.spawn(serve(connection));
             }
-            Some(ended) = connections.join_next() => ended.unwrap_or_else(|error| failed(&error)),
+            Some(_) = connections.join_next() => {}
             () = stop.cancelled() => break,
         }
     }
     drop(listener);
-    while let Some(ended) = connections.join_next().await {
-        ended.unwrap_or_else(|error| failed(&error));
-    }
+    while connections.join_next().await.is_some() {}
 }

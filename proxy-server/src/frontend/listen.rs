@@ -22,7 +22,6 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
-use tokio::task::JoinError;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -104,7 +103,7 @@ pub async fn serve_frontend(
                 }
             };
             let accepting = AcceptLoop::new(socket, name).with_priority(Priority::Client);
-            accept::each(accepting, &stop, serve, report).await;
+            accept::each(accepting, &stop, serve).await;
         }
         FrontendListener::Tls(listener, TlsPort { tls, names, unauthenticated, handshakes }) => {
             let address = listener.local_addr();
@@ -126,7 +125,7 @@ pub async fn serve_frontend(
                     }
                 }
             };
-            accept::each(AcceptLoop::new(arriving, name), &stop, serve, report).await;
+            accept::each(AcceptLoop::new(arriving, name), &stop, serve).await;
         }
     }
 }
@@ -158,10 +157,6 @@ fn admit(
         return None;
     }
     arrived.slot.leave().then_some((arrived.stream, peer))
-}
-
-fn report(error: &JoinError) {
-    tracing::error!(%error, "a frontend connection's task failed; its connection is closed");
 }
 
 type TlsConnection = Box<ServerStream<ReadAhead<LinkSocket>>>;
