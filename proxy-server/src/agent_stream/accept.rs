@@ -17,7 +17,7 @@ use serve::metrics::LiveGuard;
 use tokio::task::coop::unconstrained;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::connect_metadata::ConnectMetadata;
 use super::gate::AgentGate;
@@ -25,6 +25,7 @@ use super::handle::{Command, LinkFacts, LinkHandle};
 use super::handler::{Living, ServerLinkHandler};
 use super::meter::LinkMeter;
 use super::slot::AgentSlot;
+use crate::accept::Lifetimes;
 use crate::auth::{Admitted, AgentPeer, Owned, Recheck, Refused};
 use crate::backends::{Backend, BackendManager, LinkId, ReadinessPolicy};
 use crate::metrics::{Metrics, PeerKind, Port, RefusedConnect, ServiceMethod};
@@ -57,17 +58,6 @@ pub struct AgentService {
     pub lifetimes: Lifetimes,
     /// Admits agents.
     pub gate: AgentGate,
-}
-
-/// The tasks that shutdown waits for, and the tokens of its phases.
-#[derive(Debug, Clone, Default)]
-pub struct Lifetimes {
-    /// Pending dials and open connections, each until its client's socket or stream is closed.
-    pub connections: TaskTracker,
-    /// Canceling this ends every agent stream with status OK, without GOAWAY.
-    pub end_streams: CancellationToken,
-    /// Canceled when a shutdown begins.
-    pub draining: CancellationToken,
 }
 
 impl AgentService {
@@ -328,7 +318,7 @@ impl AgentService {
         tokio::select! {
             _ = &mut driver => {}
             () = refused => {}
-            () = self.lifetimes.end_streams.cancelled() => {
+            () = self.lifetimes.stop.cancelled() => {
                 handle.send(Command::Finish);
                 let _ = timeout(LAST_BYTES_GRACE, driver).await;
             }
@@ -488,7 +478,7 @@ mod tests {
                 matches!(commands.recv().await.as_deref(), Some(Command::Finish)),
                 "the token is refused"
             );
-            service.lifetimes.end_streams.cancel();
+            service.lifetimes.stop.cancel();
         };
         let ended = async { tokio::join!(service.run(&mut started), stop) };
         timeout(Duration::from_secs(120), ended).await.expect("an end");

@@ -10,7 +10,6 @@ use net::tls::{Gathering, PeerIdentity, READ_AHEAD, ServerTls};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 
 use super::accept::AgentService;
 use super::slot::{AgentSlot, AgentSlots};
@@ -33,9 +32,9 @@ pub struct AgentListener {
 }
 
 impl AgentListener {
-    /// Accepts agents until `stop`, then waits for the accepted connections to end.
+    /// Accepts agents until the server stops, then waits for the accepted connections to end.
     /// Dropping the future ends the connections.
-    pub async fn serve(self, stop: CancellationToken) {
+    pub async fn serve(self) {
         let name = self.listener.local_addr().map_or_else(|_| "agent port".to_owned(), |at| at.to_string());
         tracing::info!(target: "v0", port = "agent", address = name, "Listening");
         let Self { listener, handshakes, tls, service } = self;
@@ -52,7 +51,7 @@ impl AgentListener {
         let serve = |arrived: Arrived| {
             serve(arrived, Arc::clone(&agents), Arc::clone(&settings), Arc::clone(&service))
         };
-        accept::each(AcceptLoop::new(arriving, name), &stop, serve).await;
+        accept::each(AcceptLoop::new(arriving, name), &service.lifetimes.stop, serve).await;
     }
 }
 

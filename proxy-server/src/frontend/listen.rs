@@ -23,11 +23,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::{Frontend, Protocol};
-use crate::accept;
+use crate::accept::{self, Lifetimes};
 use crate::agent_stream::AGENT_PATH;
 use crate::auth::{AllowedNames, shown};
 use crate::dial::FailureReason;
@@ -68,9 +67,9 @@ pub struct TlsPort {
     pub handshakes: Handle,
 }
 
-/// Accepts and serves until `stop`. Then it closes the listener, lets pending dials continue, and returns once no connection
-/// needs it: an HTTP CONNECT tunnel belongs to its link's task, but a gRPC tunnel needs its HTTP/2 connection, which is driven
-/// here. Dropping the future ends these.
+/// Accepts and serves until the server stops. Then it closes the listener, lets pending dials continue, and returns once no
+/// connection needs it: an HTTP CONNECT tunnel belongs to its link's task, but a gRPC tunnel needs its HTTP/2 connection, which is
+/// driven here. Dropping the future ends these.
 ///
 /// `keepalive` is `--frontend-keepalive-time`: idle time after which an HTTP/2 client is pinged.
 pub async fn serve_frontend(
@@ -78,8 +77,8 @@ pub async fn serve_frontend(
     listener: FrontendListener,
     frontend: Frontend,
     keepalive: Duration,
-    stop: CancellationToken,
 ) {
+    let stop = frontend.lifetimes.stop.clone();
     let mut http2 = ServerSettings::for_frontends();
     http2.keepalive.interval = keepalive;
     let http2 = (mode == Protocol::Grpc).then(|| Arc::new(http2));
@@ -90,14 +89,14 @@ pub async fn serve_frontend(
             tracing::info!(target: "v0", port = "frontend", address = name, mode = mode.name(), "Listening");
             let serve = |connection| {
                 let (frontend, http2) = (frontend.clone().serving(&connection), http2.clone());
-                let (peer, stop) = (Arc::clone(&peer), stop.clone());
+                let peer = Arc::clone(&peer);
                 async move {
                     match http2 {
-                        None => frontend.serve_socket(connection, peer, &stop).await,
+                        None => frontend.serve_socket(connection, peer).await,
                         Some(settings) => {
                             let mut connection = ReadAhead::new(connection);
                             connection.begin(SOCKET_READ_AHEAD);
-                            frontend.serve_http2(connection, &settings, &peer, stop).await;
+                            frontend.serve_http2(connection, &settings, &peer).await;
                         }
                     }
                 }
@@ -113,15 +112,14 @@ pub async fn serve_frontend(
             let arriving =
                 Handshakes::start(&handshakes, listener, name.clone(), tls, connections, Priority::Client);
             let serve = |arrived: Arrived| {
-                let (frontend, http2) = (frontend.clone(), http2.clone());
-                let (names, stop) = (names.clone(), stop.clone());
+                let (frontend, http2, names) = (frontend.clone(), http2.clone(), names.clone());
                 async move {
                     let refusals = &frontend.metrics.name_refusals;
                     let Some((connection, peer)) = admit(arrived, &names, refusals) else { return };
                     let frontend = frontend.serving(connection.get_ref().0.get_ref().stream());
                     match http2 {
-                        None => frontend.serve_socket(*connection, peer, &stop).await,
-                        Some(settings) => frontend.serve_http2(connection, &settings, &peer, stop).await,
+                        None => frontend.serve_socket(*connection, peer).await,
+                        Some(settings) => frontend.serve_http2(connection, &settings, &peer).await,
                     }
                 }
             };
@@ -162,15 +160,15 @@ fn admit(
 type TlsConnection = Box<ServerStream<ReadAhead<LinkSocket>>>;
 
 impl Frontend {
-    /// Drives one HTTP/2 connection, until its last stream has ended after the drain's begin or `stop`. The dials of a connection that
+    /// Drives one HTTP/2 connection, until its last stream has ended after a shutdown began. The dials of a connection that
     /// is lost, or dropped with the future, end by themselves, because their streams fail.
     async fn serve_http2<IO: AsyncRead + AsyncWrite + Unpin>(
         &self,
         io: IO,
         settings: &ServerSettings,
         peer: &Arc<str>,
-        stop: CancellationToken,
     ) {
+        let Lifetimes { draining, stop, .. } = &self.lifetimes;
         let dials = TaskTracker::new();
         // A Proxy stream is one dial.
         let refuse_at_limit = |request: Request, text: &str| {
@@ -216,10 +214,10 @@ impl Frontend {
             }
         };
         let shutdown = async {
-            if self.draining.is_cancelled() || self.dialer.refusal.is_some() {
+            if draining.is_cancelled() || self.dialer.refusal.is_some() {
                 let _stopped = timeout(AGE_IN_DRAIN, stop.cancelled()).await;
             } else {
-                self.draining.cancelled().await;
+                draining.cancelled().await;
             }
         };
         let io = AuthorityPatch::new(io, settings.max_frame_size);

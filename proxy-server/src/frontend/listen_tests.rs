@@ -15,11 +15,11 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use super::Protocol;
 use super::listen::{FrontendListener, serve_frontend};
 use super::testing::{Readings, SOON, ScriptedDial, dialer, frontend};
+use crate::accept::Lifetimes;
 use crate::captured_log::CapturedLog;
 
 struct Bench {
@@ -37,11 +37,11 @@ impl Bench {
         let path = directory.path().join("frontend.sock");
         let listener = FrontendListener::Unix(UnixSocket::bind(&path, true).unwrap());
         let (dialer, dials) = dialer();
-        let (readings, stop) = (Readings::new(), CancellationToken::new());
+        let (readings, lifetimes) = (Readings::new(), Lifetimes::default());
         let keepalive = Duration::from_secs(3600);
-        let frontend = frontend(dialer, &readings, &TaskTracker::new());
-        let task = serve_frontend(mode, listener, frontend, keepalive, stop.clone());
-        Bench { dials, readings, stop, task: tokio::spawn(task), path, _directory: directory }
+        let frontend = frontend(dialer, &readings, &lifetimes);
+        let task = serve_frontend(mode, listener, frontend, keepalive);
+        Bench { dials, readings, stop: lifetimes.stop, task: tokio::spawn(task), path, _directory: directory }
     }
 
     async fn connect(&self) -> UnixStream {

@@ -18,11 +18,11 @@ use tokio::io::{AsyncWrite, DuplexStream};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::io::poll_read_buf;
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::connection_log::{ConnInfo, ConnectionLog};
 use super::{Frontend, OpenGuard};
+use crate::accept::Lifetimes;
 use crate::agent_stream::testing::{Command, DialReply};
 use crate::agent_stream::{LinkFacts, LinkHandle, OpenConnection};
 use crate::backends::{Backend, BackendManager, Identifiers, LaneTraffic, Strategy};
@@ -79,11 +79,10 @@ pub(super) struct ScriptedDial {
 }
 
 /// The only frontend of a server.
-pub(super) fn frontend(dialer: Dialer, readings: &Readings, lifetimes: &TaskTracker) -> Frontend {
+pub(super) fn frontend(dialer: Dialer, readings: &Readings, lifetimes: &Lifetimes) -> Frontend {
     let (metrics, lifetimes) = (readings.metrics.clone(), lifetimes.clone());
-    let (draining, streams) = (CancellationToken::new(), Arc::new(Semaphore::new(3)));
     let (records, logs) = (ConnectionLogWriter::default(), LogLimit::default());
-    Frontend { dialer, metrics, lifetimes, records, name: None, draining, streams, logs }
+    Frontend { dialer, metrics, lifetimes, records, name: None, streams: Arc::new(Semaphore::new(3)), logs }
 }
 
 /// A dialer through one agent, whose answers the test gives one by one.
