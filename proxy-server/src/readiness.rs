@@ -128,7 +128,13 @@ mod tests {
         let register = |id: &str, identifiers: &str| {
             let identifiers = Identifiers::parse(identifiers).unwrap();
             backends
-                .register(Backend { agent_id: id.into(), identifiers, process: None, handle: () })
+                .register(Backend {
+                    agent_id: id.into(),
+                    identifiers,
+                    process: None,
+                    owner: None,
+                    handle: (),
+                })
                 .unwrap()
         };
         let (first, any, all) = (ReadinessPolicy::FirstStrategy, ReadinessPolicy::Any, ReadinessPolicy::All);
@@ -162,7 +168,13 @@ mod tests {
         let register = |id: &str, identifiers: &str| {
             let identifiers = Identifiers::parse(identifiers).unwrap();
             backends
-                .register(Backend { agent_id: id.into(), identifiers, process: None, handle: () })
+                .register(Backend {
+                    agent_id: id.into(),
+                    identifiers,
+                    process: None,
+                    owner: None,
+                    handle: (),
+                })
                 .unwrap()
         };
         let far = register("a", "");

@@ -270,7 +270,9 @@ mod tests {
                 ))
                 .unwrap();
                 let agent_id = format!("agent-{agent:05}").into();
-                backends.register(Backend { agent_id, identifiers, process: None, handle }).unwrap()
+                backends
+                    .register(Backend { agent_id, identifiers, process: None, owner: None, handle })
+                    .unwrap()
             };
             let agents = (0..agents).map(agent).collect();
             let facts = Facts::new("proxy-server", "1", "server", &[], VerbosityLevel::new(4));

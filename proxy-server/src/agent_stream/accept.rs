@@ -26,7 +26,7 @@ use super::handler::{Living, ServerLinkHandler};
 use super::meter::LinkMeter;
 use super::slot::AgentSlot;
 use crate::accept::Lifetimes;
-use crate::auth::{Admitted, AgentPeer, Owned, Recheck, Refused};
+use crate::auth::{Admitted, AgentPeer, Party, Recheck, Refused};
 use crate::backends::{Backend, BackendManager, LinkId, ReadinessPolicy};
 use crate::metrics::{Metrics, PeerKind, Port, RefusedConnect, ServiceMethod};
 use crate::server_count::ServerCount;
@@ -121,20 +121,20 @@ impl AgentService {
         // Go's server answers with `Unknown` and its error text.
         let metadata = ConnectMetadata::read(metadata)
             .map_err(|text| Refused::new(RefusedConnect::Metadata, Code::Unknown, text))?;
-        let owned = self.gate.judge(&admitted.identity, &metadata, peer, &self.metrics);
-        let owned =
-            owned.map_err(|text| Refused::new(RefusedConnect::Identity, Code::PermissionDenied, text))?;
+        let owner = self.gate.judge(&admitted.identity, &metadata, peer, &self.backends, &self.metrics);
+        let owner =
+            owner.map_err(|text| Refused::new(RefusedConnect::Identity, Code::PermissionDenied, text))?;
         tracing::info!(
             target: "v2", agentID = %Peer(&metadata.agent_id), serverID = %self.server_id, %peer,
             "Connect request from agent"
         );
-        Ok((metadata, admitted, owned))
+        Ok((metadata, admitted, owner))
     }
 
     /// Takes a slot of admitted agents, and then makes the stream a backend.
     fn register(
         &self,
-        (metadata, admitted, owned): Agent,
+        (metadata, admitted, owner): Agent,
         request: &Request,
         peer: &Arc<AgentPeer>,
         slot: &AgentSlot,
@@ -167,6 +167,7 @@ impl AgentService {
             agent_id: Arc::clone(&handle.facts.agent_id),
             identifiers: metadata.identifiers,
             process: offer.lanes,
+            owner,
             handle: handle.clone(),
         };
         let registration = self.backends.register_counted(backend, open).map_err(|error| {
@@ -177,7 +178,6 @@ impl AgentService {
         let reviewed = CancellationToken::new();
         let living = Living {
             registration,
-            _owned: owned,
             _reviewed: reviewed.clone().drop_guard(),
             began: Instant::now(),
             peer: Arc::clone(peer),
@@ -326,8 +326,8 @@ impl AgentService {
     }
 }
 
-/// An authenticated agent, and its share in the agent id.
-type Agent = (ConnectMetadata, Admitted, Option<Owned>);
+/// An authenticated agent, and the party that owns its agent id.
+type Agent = (ConnectMetadata, Admitted, Option<Party>);
 
 /// An agent stream that is a backend and not accepted yet.
 struct AgentLink {

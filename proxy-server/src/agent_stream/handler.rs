@@ -18,7 +18,7 @@ use tokio_util::sync::DropGuard;
 use super::handle::{Command, Commands, DialReply, LinkFacts, LinkHandle, OpenConnection};
 use super::packet_probe::{Finding, PacketProbe};
 use super::wait_timer::WaitTimer;
-use crate::auth::{AgentPeer, Owned};
+use crate::auth::AgentPeer;
 use crate::backends::Registration;
 use crate::dial::DialFailure;
 use crate::metrics::Metrics;
@@ -60,8 +60,6 @@ pub(crate) struct ServerLinkHandler {
 pub(super) struct Living {
     /// The stream's entry among the backends.
     pub(super) registration: Registration<LinkHandle>,
-    /// Its share in the agent id.
-    pub(super) _owned: Option<Owned>,
     /// Ends the reviews of its token.
     pub(super) _reviewed: DropGuard,
     pub(super) began: Instant,

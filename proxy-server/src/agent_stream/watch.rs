@@ -123,6 +123,7 @@ mod tests {
             agent_id: "a".into(),
             identifiers: Identifiers::default(),
             process: Some(1),
+            owner: None,
             handle: LinkHandle::new(LinkFacts::default()).0,
         };
         let lanes = [lane(), lane()].map(|lane| backends.register(lane).unwrap());

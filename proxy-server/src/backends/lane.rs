@@ -84,7 +84,7 @@ mod tests {
 
     fn lane(agent: &str, process: u64, handle: u64) -> Backend<u64> {
         let identifiers = Identifiers::parse("host=n").unwrap();
-        Backend { agent_id: agent.into(), identifiers, process: Some(process), handle }
+        Backend { agent_id: agent.into(), identifiers, process: Some(process), owner: None, handle }
     }
 
     /// How often each stream is chosen in a thousand choices, by its handle.

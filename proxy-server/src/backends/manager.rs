@@ -19,6 +19,7 @@ use super::{
     AgentStats, Backend, Identifiers, LinkId, ReadinessPolicy, RegisterError, RouteMetrics, Selection,
     Strategy,
 };
+use crate::auth::Party;
 use crate::limits::MAX_AGENTS;
 
 /// The agent streams, and the strategies over them. Cheap to clone; clones share the tables.
@@ -64,6 +65,8 @@ struct Link<L> {
 struct Agent {
     streams: Vec<LinkId>,
     stats: AgentStats,
+    /// The party of its first stream.
+    owner: Option<Party>,
 }
 
 /// One agent, as an operator sees it. A state is that of the agent if all of its streams have it.
@@ -120,7 +123,7 @@ impl<L: Clone> BackendManager<L> {
     /// its agent process is counted already.
     ///
     /// # Errors
-    /// The agent id has too many streams, or there are too many agents. No stream is displaced.
+    /// The agent id belongs to another party or has too many streams, or there are too many agents. No stream is displaced.
     pub fn register_counted(
         &self,
         backend: Backend<L>,
@@ -128,6 +131,9 @@ impl<L: Clone> BackendManager<L> {
     ) -> Result<Registration<L>, RegisterError> {
         let mut state = self.shared.state.write();
         match state.agents.get(&backend.agent_id) {
+            Some(known) if known.is_foreign_to(backend.owner.as_ref()) => {
+                return Err(RegisterError::ForeignId);
+            }
             Some(known) if !state.has_room(known, &backend) => return Err(RegisterError::TooManyStreams),
             None if state.agents.len() >= MAX_AGENTS => return Err(RegisterError::TooManyAgents),
             _ => {}
@@ -139,7 +145,11 @@ impl<L: Clone> BackendManager<L> {
         let now = Instant::now();
         let departed = state.departed.remove(&backend.agent_id);
         let ejected = departed.filter(|stats| stats.ejected_for(now).is_some());
-        let new = || Agent { streams: Vec::new(), stats: ejected.unwrap_or_else(|| AgentStats::new(now)) };
+        let new = || Agent {
+            streams: Vec::new(),
+            stats: ejected.unwrap_or_else(|| AgentStats::new(now)),
+            owner: backend.owner.clone(),
+        };
         let agent = state.agents.entry(Arc::clone(&backend.agent_id)).or_insert_with(new);
         agent.streams.push(id);
         let stats = agent.stats.clone();
@@ -159,6 +169,11 @@ impl<L: Clone> BackendManager<L> {
         self.shared.update(&mut state.tables, &link.backend, id, Some(link.health()));
         state.links.insert(id, link);
         Ok(Registration { manager: self.clone(), id, stats, lane })
+    }
+
+    /// Whether an agent id belongs to another party.
+    pub(crate) fn belongs_to_another(&self, agent_id: &str, party: &Party) -> bool {
+        self.shared.state.read().agents.get(agent_id).is_some_and(|agent| agent.is_foreign_to(Some(party)))
     }
 
     /// The agent asked for no new dials (DRAIN). A stream never stops draining.
@@ -278,6 +293,12 @@ impl<L: Clone> BackendManager<L> {
         drop(state);
         tracing::info!(target: "v2", agentID = %Peer(agent_id), "Remove connection for agent");
         drop(link); // the handle's own Drop must not run under the lock
+    }
+}
+
+impl Agent {
+    fn is_foreign_to(&self, party: Option<&Party>) -> bool {
+        self.owner.as_ref().zip(party).is_some_and(|(owner, party)| !owner.is_same(party))
     }
 }
 

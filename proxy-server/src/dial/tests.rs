@@ -82,7 +82,8 @@ impl Bench {
 
     fn register_handle(&self, handle: LinkHandle, name: char) -> Registration<LinkHandle> {
         let identifiers = Identifiers::parse("host=node").unwrap();
-        let backend = Backend { agent_id: name.to_string().into(), identifiers, process: None, handle };
+        let backend =
+            Backend { agent_id: name.to_string().into(), identifiers, process: None, owner: None, handle };
         self.dialer.backends.register(backend).unwrap()
     }
 
@@ -298,6 +299,7 @@ async fn the_second_try_after_an_answer_stays_within_the_strategy() {
         agent_id: "b".into(),
         identifiers: Identifiers::default(),
         process: None,
+        owner: None,
         handle: link(Script::Open(SOON), Arc::clone(&bench.world)),
     };
     let _elsewhere = bench.dialer.backends.register(elsewhere).unwrap();

@@ -90,8 +90,13 @@ pub(super) fn dialer() -> (Dialer, mpsc::UnboundedReceiver<ScriptedDial>) {
     let metrics = crate::metrics::register(&mut Registry::default());
     let backends = BackendManager::new(&[Strategy::Default], metrics.routes.clone());
     let (handle, mut commands) = LinkHandle::new(LinkFacts::default());
-    let backend =
-        Backend { agent_id: "agent".into(), identifiers: Identifiers::default(), process: None, handle };
+    let backend = Backend {
+        agent_id: "agent".into(),
+        identifiers: Identifiers::default(),
+        process: None,
+        owner: None,
+        handle,
+    };
     let registration = backends.register(backend).expect("the first agent");
     let (sender, receiver) = mpsc::unbounded_channel();
     tokio::spawn(async move {
