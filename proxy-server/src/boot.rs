@@ -19,7 +19,6 @@ mod kubernetes;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -40,10 +39,10 @@ use serve::traces::Tracer;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
-use crate::agent_stream::{AgentListener, AgentService, Lifetimes};
+use crate::accept::Lifetimes;
+use crate::agent_stream::{AgentListener, AgentService};
 use crate::args::{Config, FrontendListener, TlsListener};
 use crate::backends::{BackendManager, keep_sweeping};
 use crate::dial::Dialer;
@@ -84,7 +83,6 @@ pub struct Server {
     agents: AgentListener,
     frontends: Vec<Frontend>,
     lifetimes: Lifetimes,
-    readiness: Arc<Readiness>,
     ports: Vec<ServerHandle>,
     /// The ejection of agents.
     sweeps: AbortOnDropHandle<()>,
@@ -137,7 +135,6 @@ impl Server {
             bounds,
             lifetimes: lifetimes.clone(),
             gate,
-            registering: parking_lot::Mutex::default(),
         });
         let tls = load_tls(&config, &metrics, AGENTS, &config.agent_listener)?;
         let bind = &config.agent_listener.bind;
@@ -147,14 +144,14 @@ impl Server {
         };
         facts.listening("agents", listener.local_addr()?, "grpc");
         let agents = AgentListener { listener, tls: tls.clone(), service, handshakes: handshakes.clone() };
-        let readiness = Arc::new(Readiness::new(config.frontends.iter().map(ToString::to_string)));
+        let names = config.frontends.iter().map(ToString::to_string);
+        let readiness = Arc::new(Readiness::new(names, lifetimes.draining.clone()));
         let service = crate::frontend::Frontend {
             dialer,
             metrics: metrics.clone(),
-            lifetimes: lifetimes.connections.clone(),
+            lifetimes: lifetimes.clone(),
             records: process.records.clone(),
             name: None,
-            draining: lifetimes.draining.clone(),
             streams: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
             logs: LogLimit::default(),
         };
@@ -185,7 +182,7 @@ impl Server {
         let leases = kubernetes
             .zip(lease)
             .map(|(client, lease)| LeaseController::start(ops.handle(), &client, lease, metrics.clone()));
-        Ok(Server { config, agents, frontends, lifetimes, readiness, ports, sweeps, background, leases })
+        Ok(Server { config, agents, frontends, lifetimes, ports, sweeps, background, leases })
     }
 
     /// Serves until the first signal and then drains.
@@ -193,13 +190,12 @@ impl Server {
     /// # Errors
     /// A task that the server needs has ended before the first signal.
     pub async fn run(mut self, signals: &Signals) -> Result<()> {
-        let (close_frontends, close_agents) = (CancellationToken::new(), CancellationToken::new());
         tracing::info!("Starting frontend server for client connections.");
         tracing::info!("Starting agent server for tunnel connections.");
-        let mut agents = tokio::spawn(self.agents.serve(close_agents.clone()));
+        let mut agents = tokio::spawn(self.agents.serve());
         let mut frontends = JoinSet::new();
         for frontend in self.frontends {
-            frontends.spawn(frontend.serve(close_frontends.clone()));
+            frontends.spawn(frontend.serve());
         }
         tracing::info!(server_id = self.config.replica.server_id, "Proxy server is running");
         tokio::select! {
@@ -209,7 +205,6 @@ impl Server {
             }
         }
 
-        self.readiness.shutting_down.store(true, Ordering::Release);
         self.lifetimes.draining.cancel();
         let connections = &self.lifetimes.connections;
         let grace = self.config.replica.graceful_shutdown_timeout.unwrap_or_default();
@@ -224,7 +219,7 @@ impl Server {
             tracing::warn!("Graceful shutdown timed out after {after}, forcing termination.");
             tracing::warn!(connections = connections.len(), "closing remaining connections");
         }
-        close_frontends.cancel();
+        self.lifetimes.stop.cancel();
         // Not earlier: agents count the replicas by leases, and keep this server's streams until they end. If the lease went
         // first, agents would not look for a successor that starts meanwhile, and it would have no agent until these streams
         // have ended.
@@ -233,8 +228,6 @@ impl Server {
                 leases.stop().await;
             }
         });
-        close_agents.cancel();
-        self.lifetimes.end_streams.cancel();
         let ended = async {
             while frontends.join_next().await.is_some() {}
             let _ = agents.await;

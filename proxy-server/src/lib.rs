@@ -3,7 +3,7 @@
 //! Data passes through the folders [`frontend`], [`dial`], [`backends`] and [`agent_stream`], and then through the crate `driver`. [`auth`]
 //! authenticates agents, and [`leases`] announces this replica to agents.
 
-mod accept;
+pub mod accept;
 pub mod agent_stream;
 pub mod args;
 pub mod auth;

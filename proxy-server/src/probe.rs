@@ -8,7 +8,6 @@ use net::query::pairs;
 use serve::http::{Routes, with_post};
 use status::Probe;
 use tokio::net::UnixStream;
-use tokio_util::sync::CancellationToken;
 
 use crate::agent_stream::LinkHandle;
 use crate::backends::BackendManager;
@@ -66,9 +65,8 @@ async fn through(
 ) -> Result<Vec<Stage>, String> {
     let (client, socket) = UnixStream::pair().map_err(|error| error.to_string())?;
     frontend.dialer.only = Some(agent.into());
-    let stop = CancellationToken::new();
     // Ends when the socket is attached to its link or closed.
-    tokio::spawn(async move { frontend.serve_socket(socket, "probe".into(), &stop).await });
+    tokio::spawn(async move { frontend.serve_socket(socket, "probe".into()).await });
     Ok(stages(Box::new(client), Protocol::HttpConnect, (target, then), async || {}).await)
 }
 

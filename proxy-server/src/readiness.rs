@@ -3,13 +3,11 @@
 //! Readiness states facts about this replica: whether it accepts connections, and whether it has an agent for them. It never
 //! depends on what clients should do about that.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use net::listen::Reach;
 use serve::http::health::Condition;
 use serve::logs::Peer;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use crate::backends::{AgentView, BackendManager, ReadinessPolicy, Strategy};
 
@@ -18,20 +16,19 @@ use crate::backends::{AgentView, BackendManager, ReadinessPolicy, Strategy};
 pub(crate) struct Readiness {
     /// The name of each frontend, and whether clients can reach its listener. A Unix socket updates it itself.
     frontends: Vec<(String, Reach)>,
-    /// A signal arrived: the server is not ready any more. A Unix socket leaves its address to a successor then.
-    pub(crate) shutting_down: Arc<AtomicBool>,
+    /// Canceled when a shutdown begins.
+    draining: CancellationToken,
 }
 
 impl Readiness {
     /// No frontend listens yet.
-    pub(crate) fn new(frontends: impl Iterator<Item = String>) -> Self {
+    pub(crate) fn new(frontends: impl Iterator<Item = String>, draining: CancellationToken) -> Self {
         let unbound = |name| {
             let reach = Reach::default();
             reach.set(Some(String::new()));
             (name, reach)
         };
-        let frontends = frontends.map(unbound).collect();
-        Readiness { frontends, shutting_down: Arc::default() }
+        Readiness { frontends: frontends.map(unbound).collect(), draining }
     }
 
     /// For each frontend whether clients can reach its listener.
@@ -45,7 +42,6 @@ impl Readiness {
         backends: &BackendManager<L>,
         policy: ReadinessPolicy,
     ) -> Vec<Condition> {
-        let shutting_down = self.shutting_down.load(Ordering::Acquire);
         let unbound =
             self.frontends.iter().filter_map(|(name, reach)| Some((name.as_str(), reach.obstacle()?)));
         let (unbound, obstacles): (Vec<&str>, Vec<String>) = unbound.unzip();
@@ -62,7 +58,7 @@ impl Readiness {
             }
         };
         vec![
-            Condition::extra("shutdown", !shutting_down, "the server is shutting down"),
+            Condition::extra("shutdown", !self.draining.is_cancelled(), "the server is shutting down"),
             Condition::extra("frontend", unbound.is_empty(), not_bound).noting(obstacles.join("; ")),
             Condition::check("backends", lacking.is_empty(), no_agent(policy, &lacking)).noting(note),
         ]
@@ -124,7 +120,7 @@ mod tests {
 
     #[test]
     fn each_policy_asks_its_strategies() {
-        let readiness = Readiness::new(std::iter::empty());
+        let readiness = Readiness::new(std::iter::empty(), CancellationToken::new());
         let backends = BackendManager::new(
             &[Strategy::DestHost, Strategy::DefaultRoute],
             RouteMetrics::register(&mut Registry::default()),
@@ -132,7 +128,13 @@ mod tests {
         let register = |id: &str, identifiers: &str| {
             let identifiers = Identifiers::parse(identifiers).unwrap();
             backends
-                .register(Backend { agent_id: id.into(), identifiers, process: None, handle: () })
+                .register(Backend {
+                    agent_id: id.into(),
+                    identifiers,
+                    process: None,
+                    owner: None,
+                    handle: (),
+                })
                 .unwrap()
         };
         let (first, any, all) = (ReadinessPolicy::FirstStrategy, ReadinessPolicy::Any, ReadinessPolicy::All);
@@ -157,7 +159,7 @@ mod tests {
 
     #[test]
     fn readiness_says_that_no_agent_is_ready_and_that_the_zone_is_empty() {
-        let readiness = Readiness::new(std::iter::empty());
+        let readiness = Readiness::new(std::iter::empty(), CancellationToken::new());
         let (metrics, zone) = (RouteMetrics::register(&mut Registry::default()), "near".into());
         let backends =
             BackendManager::with_selection(&[Strategy::Default], Selection::default(), Some(&zone), metrics);
@@ -166,7 +168,13 @@ mod tests {
         let register = |id: &str, identifiers: &str| {
             let identifiers = Identifiers::parse(identifiers).unwrap();
             backends
-                .register(Backend { agent_id: id.into(), identifiers, process: None, handle: () })
+                .register(Backend {
+                    agent_id: id.into(),
+                    identifiers,
+                    process: None,
+                    owner: None,
+                    handle: (),
+                })
                 .unwrap()
         };
         let far = register("a", "");
@@ -184,7 +192,8 @@ mod tests {
 
     #[test]
     fn readiness_begins_with_a_listener_and_ends_with_a_signal() {
-        let readiness = Readiness::new(["grpc+unix:/s".to_owned()].into_iter());
+        let draining = CancellationToken::new();
+        let readiness = Readiness::new(["grpc+unix:/s".to_owned()].into_iter(), draining.clone());
         let listening = readiness.listening().next().unwrap();
         let backends =
             BackendManager::new(&[Strategy::Default], RouteMetrics::register(&mut Registry::default()));
@@ -197,14 +206,14 @@ mod tests {
         listening.set(Some("/s: no such file".to_owned()));
         assert_eq!(readiness.conditions(&backends, ReadinessPolicy::default())[1].note, "/s: no such file");
         assert_eq!(first(&readiness), "frontend: the frontend's port or socket is not bound");
-        readiness.shutting_down.store(true, Ordering::Release);
+        draining.cancel();
         assert_eq!(first(&readiness), "shutdown: the server is shutting down");
     }
 
     #[test]
     fn readiness_names_the_frontends_that_do_not_listen() {
         let names = ["grpc+unix:/s", "grpc+tcp:8090", "http-connect+tcp:8091"];
-        let readiness = Readiness::new(names.iter().map(ToString::to_string));
+        let readiness = Readiness::new(names.iter().map(ToString::to_string), CancellationToken::new());
         let backends =
             BackendManager::new(&[Strategy::Default], RouteMetrics::register(&mut Registry::default()));
         let first = || failing(&readiness, &backends, ReadinessPolicy::default())[0].clone();

@@ -102,19 +102,19 @@ fn agent(id: &str, description: AgentDescription<LinkHandle>, now: Instant) -> A
     let oldest = facts().next();
     let text = |of: fn(&LinkFacts) -> &String| oldest.map(of).cloned().unwrap_or_default();
     let sum = |of: fn(&SharedTraffic) -> u64| facts().map(|facts| of(&facts.traffic)).sum();
-    let rtts = facts().filter_map(|facts| facts.keepalive.as_ref()?.last_rtt());
+    let rtts = facts().filter_map(|facts| facts.keepalive.last_rtt());
     let (dials_ok, dials_failed) = stats.dials();
     let last_failure = stats.last_failure().map(|(at, error)| (rfc3339(at), error));
     let (last_failed, last_failure) = last_failure.unwrap_or_default();
     Agent {
         id: id.to_owned(),
         identity: text(|facts| &facts.identity),
-        addresses: facts().map(|facts| facts.address.clone()).collect(),
+        addresses: facts().map(|facts| facts.address.to_string()).collect(),
         version: text(|facts| &facts.version),
         native: oldest.is_some_and(|facts| facts.native),
         identifiers: announced.take(IDENTIFIERS).collect(),
         zone: identifiers.zone.as_deref().unwrap_or_default().to_owned(),
-        since: facts().filter_map(|facts| facts.since).min().map(rfc3339).unwrap_or_default(),
+        since: facts().map(|facts| facts.since).min().map(rfc3339).unwrap_or_default(),
         streams: handles.len() as u64,
         rtt_seconds: rtts.max().map(seconds),
         expected_dial_seconds: Some(stats.expected(now)).filter(|time| !time.is_zero()).map(seconds),
@@ -239,7 +239,6 @@ mod tests {
             .dial("tcp", "a:1", None);
             let key = key.unwrap();
             let agent = |agent: usize| {
-                let (mut handle, mut commands) = LinkHandle::new();
                 let traffic = SharedTraffic::default();
                 traffic.set(&Traffic {
                     connections: count(agent),
@@ -247,7 +246,8 @@ mod tests {
                     received: 9,
                     ..Traffic::default()
                 });
-                handle.facts = Arc::new(LinkFacts { traffic, native: true, ..LinkFacts::default() });
+                let facts = LinkFacts { traffic, native: true, ..LinkFacts::default() };
+                let (handle, mut commands) = LinkHandle::new(facts);
                 let (told, own) = (Arc::clone(&told), handle.commands.clone());
                 tokio::spawn(async move {
                     while let Some(command) = commands.recv().await {
@@ -270,7 +270,9 @@ mod tests {
                 ))
                 .unwrap();
                 let agent_id = format!("agent-{agent:05}").into();
-                backends.register(Backend { agent_id, identifiers, process: None, handle }).unwrap()
+                backends
+                    .register(Backend { agent_id, identifiers, process: None, owner: None, handle })
+                    .unwrap()
             };
             let agents = (0..agents).map(agent).collect();
             let facts = Facts::new("proxy-server", "1", "server", &[], VerbosityLevel::new(4));

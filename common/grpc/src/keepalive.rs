@@ -159,7 +159,8 @@ struct Measurement {
 }
 
 impl KeepaliveHandle {
-    pub(super) fn new(keepalive: Keepalive) -> Arc<Self> {
+    /// The handle of a connection that begins.
+    pub fn new(keepalive: Keepalive) -> Arc<Self> {
         Arc::new(KeepaliveHandle {
             state: Mutex::new(State {
                 keepalive,

@@ -12,13 +12,12 @@ use grpc::live_streams::LiveStreams;
 use grpc::{Code, KeepaliveFlags, Request, WireStream};
 use http::{HeaderMap, HeaderValue};
 use mux::{Negotiated, Server};
-use parking_lot::Mutex;
 use serve::logs::Peer;
 use serve::metrics::LiveGuard;
 use tokio::task::coop::unconstrained;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::connect_metadata::ConnectMetadata;
 use super::gate::AgentGate;
@@ -26,8 +25,9 @@ use super::handle::{Command, LinkFacts, LinkHandle};
 use super::handler::{Living, ServerLinkHandler};
 use super::meter::LinkMeter;
 use super::slot::AgentSlot;
-use crate::auth::{Admitted, AgentPeer, Owned, Recheck, Refused};
-use crate::backends::{Backend, BackendManager, LinkId, ReadinessPolicy, RegisterError, Registration};
+use crate::accept::Lifetimes;
+use crate::auth::{Admitted, AgentPeer, Party, Recheck, Refused};
+use crate::backends::{Backend, BackendManager, LinkId, ReadinessPolicy};
 use crate::metrics::{Metrics, PeerKind, Port, RefusedConnect, ServiceMethod};
 use crate::server_count::ServerCount;
 
@@ -58,19 +58,6 @@ pub struct AgentService {
     pub lifetimes: Lifetimes,
     /// Admits agents.
     pub gate: AgentGate,
-    /// Held while a stream becomes a backend, so that lanes that open at the same time find each other.
-    pub registering: Mutex<()>,
-}
-
-/// The tasks that shutdown waits for, and the tokens of its phases.
-#[derive(Debug, Clone, Default)]
-pub struct Lifetimes {
-    /// Pending dials and open connections, each until its client's socket or stream is closed.
-    pub connections: TaskTracker,
-    /// Canceling this ends every agent stream with status OK, without GOAWAY.
-    pub end_streams: CancellationToken,
-    /// Canceled when a shutdown begins.
-    pub draining: CancellationToken,
 }
 
 impl AgentService {
@@ -134,20 +121,20 @@ impl AgentService {
         // Go's server answers with `Unknown` and its error text.
         let metadata = ConnectMetadata::read(metadata)
             .map_err(|text| Refused::new(RefusedConnect::Metadata, Code::Unknown, text))?;
-        let owned = self.gate.judge(&admitted.identity, &metadata, peer, &self.metrics);
-        let owned =
-            owned.map_err(|text| Refused::new(RefusedConnect::Identity, Code::PermissionDenied, text))?;
+        let owner = self.gate.judge(&admitted.identity, &metadata, peer, &self.backends, &self.metrics);
+        let owner =
+            owner.map_err(|text| Refused::new(RefusedConnect::Identity, Code::PermissionDenied, text))?;
         tracing::info!(
             target: "v2", agentID = %Peer(&metadata.agent_id), serverID = %self.server_id, %peer,
             "Connect request from agent"
         );
-        Ok((metadata, admitted, owned))
+        Ok((metadata, admitted, owner))
     }
 
     /// Takes a slot of admitted agents, and then makes the stream a backend.
     fn register(
         &self,
-        (metadata, admitted, owned): Agent,
+        (metadata, admitted, owner): Agent,
         request: &Request,
         peer: &Arc<AgentPeer>,
         slot: &AgentSlot,
@@ -159,41 +146,38 @@ impl AgentService {
             return Err(full(RefusedConnect::AgentLimit, text.to_owned()));
         }
         let Admitted { identity, recheck } = admitted;
-        let agent_id = metadata.agent_id;
         let offer = Capabilities::read(&request.metadata);
         let lanes = slot.has_room_for_lanes().then_some(capabilities::MAX_LANES);
         let answer = self.capabilities.with_lanes(lanes).and(offer);
         let live = LiveStreams::read(&request.metadata);
-        let (mut handle, commands) = LinkHandle::new();
-        handle.address = peer.address.ip().to_canonical();
-        handle.traces = answer.traces;
-        handle.facts = Arc::new(LinkFacts {
+        let (handle, commands) = LinkHandle::new(LinkFacts {
+            agent_id: metadata.agent_id,
             identity: if identity.is_vouched() { identity.to_string() } else { String::new() },
             party: Arc::clone(identity.key()),
             name: live.as_ref().map(|live| live.name),
-            address: SocketAddr::new(handle.address, peer.address.port()).to_string(),
+            address: SocketAddr::new(peer.address.ip().to_canonical(), peer.address.port()),
             version: version(&request.metadata),
             native: answer.pings,
-            since: Some(serve::statusz::now()),
-            keepalive: Some(Arc::clone(&request.keepalive)),
+            traces: answer.traces,
+            since: serve::statusz::now(),
+            keepalive: Arc::clone(&request.keepalive),
             traffic: SharedTraffic::default(),
         });
         let backend = Backend {
-            agent_id: Arc::clone(&agent_id),
+            agent_id: Arc::clone(&handle.facts.agent_id),
             identifiers: metadata.identifiers,
             process: offer.lanes,
+            owner,
             handle: handle.clone(),
         };
-        let (registration, counted) = self.register_lane(backend, open).map_err(|error| {
-            full(RefusedConnect::Registration, format!("agent ID {}: {error}", Peer(&agent_id)))
+        let registration = self.backends.register_counted(backend, open).map_err(|error| {
+            full(RefusedConnect::Registration, format!("agent ID {}: {error}", Peer(&handle.facts.agent_id)))
         })?;
-        let (id, traffic) = (registration.id, handle.facts.traffic.clone());
-        let meter = LinkMeter::new(&self.metrics, Arc::clone(&agent_id), &registration, traffic);
+        let id = registration.id;
+        let meter = LinkMeter::new(&self.metrics, Arc::clone(&handle.facts), &registration);
         let reviewed = CancellationToken::new();
         let living = Living {
             registration,
-            _owned: owned,
-            _counted: counted,
             _reviewed: reviewed.clone().drop_guard(),
             began: Instant::now(),
             peer: Arc::clone(peer),
@@ -201,28 +185,13 @@ impl AgentService {
         };
         let handler = ServerLinkHandler::new(
             (&handle, commands),
-            Arc::clone(&request.keepalive),
             answer.pings.then(|| self.server_count.clone()),
-            Arc::clone(&agent_id),
             living,
             self.gate.toggles.clone(),
         );
         let negotiated = answer.negotiated(offer);
         let recheck = recheck.map(|recheck| (recheck, reviewed));
-        Ok(AgentLink { id, agent_id, recheck, live, answer, negotiated, handle, handler, meter })
-    }
-
-    /// Makes a stream a backend. The lanes of one agent count as one stream, by the first one's guard.
-    fn register_lane(
-        &self,
-        mut backend: Backend<LinkHandle>,
-        open: LiveGuard,
-    ) -> Result<(Registration<LinkHandle>, Arc<LiveGuard>), RegisterError> {
-        let _one_at_a_time = self.registering.lock();
-        let lane = self.backends.lanes_of_process(&backend).iter().find_map(|lane| lane.counted.upgrade());
-        let counted = lane.unwrap_or_else(|| Arc::new(open));
-        backend.handle.counted = Arc::downgrade(&counted);
-        Ok((self.backends.register(backend)?, counted))
+        Ok(AgentLink { id, recheck, live, answer, negotiated, handle, handler, meter })
     }
 
     /// Refuses a Connect, counts and logs it, and remembers it for the status.
@@ -257,7 +226,7 @@ impl AgentService {
 
     /// Accepts the stream; `None` if it is lost.
     fn accept_stream(&self, request: Request, link: &AgentLink, peer: &AgentPeer) -> Option<WireStream> {
-        let agent_id = Peer(&link.agent_id);
+        let agent_id = Peer(&link.handle.facts.agent_id);
         let server_id = HeaderValue::from_str(&self.server_id).expect("the flag takes printable ASCII only");
         let mut greeting = HeaderMap::new();
         greeting.insert("serverid", server_id);
@@ -297,14 +266,13 @@ impl AgentService {
 
     /// The driver of an accepted stream, and the task that watches the stream.
     fn drive(self: &Arc<Self>, link: AgentLink, stream: WireStream) -> Started {
-        let AgentLink { handle, agent_id, handler, meter, .. } = link;
-        let watch = Arc::clone(self).watch(handle.clone(), link.id, Arc::clone(&agent_id));
+        let AgentLink { handle, handler, meter, .. } = link;
+        let watch = Arc::clone(self).watch(handle.clone(), link.id);
         let driver = Driver::<Server, _, _, _>::new(&self.bounds, link.negotiated, stream, handler, meter);
         Started {
             driver: Box::pin(driver),
             handle,
             recheck: link.recheck,
-            agent_id,
             _watch: AbortOnDropHandle::new(tokio::spawn(watch)),
         }
     }
@@ -334,14 +302,14 @@ impl AgentService {
 
     /// Runs the driver in this task; at shutdown, or when the agent's token is refused, ends the stream in order.
     async fn run(&self, started: &mut Started) {
-        let Started { driver, handle, recheck, agent_id, .. } = started;
+        let Started { driver, handle, recheck, .. } = started;
         let mut driver = unconstrained(driver);
         let refused = async {
             if let Some((recheck, lost)) = recheck
                 && let Some(why) = lost.run_until_cancelled(recheck.refused()).await
             {
                 tracing::warn!(
-                    agentID = %Peer(agent_id), why = %Peer(&why), "token refused, closing agent stream"
+                    agentID = %Peer(&handle.facts.agent_id), why = %Peer(&why), "token refused, closing agent stream"
                 );
                 handle.send(Command::Finish);
             }
@@ -350,7 +318,7 @@ impl AgentService {
         tokio::select! {
             _ = &mut driver => {}
             () = refused => {}
-            () = self.lifetimes.end_streams.cancelled() => {
+            () = self.lifetimes.stop.cancelled() => {
                 handle.send(Command::Finish);
                 let _ = timeout(LAST_BYTES_GRACE, driver).await;
             }
@@ -358,13 +326,12 @@ impl AgentService {
     }
 }
 
-/// An authenticated agent, and its share in the agent id.
-type Agent = (ConnectMetadata, Admitted, Option<Owned>);
+/// An authenticated agent, and the party that owns its agent id.
+type Agent = (ConnectMetadata, Admitted, Option<Party>);
 
 /// An agent stream that is a backend and not accepted yet.
 struct AgentLink {
     id: LinkId,
-    agent_id: Arc<str>,
     recheck: Option<(Recheck, CancellationToken)>,
     /// The agent's other streams.
     live: Option<LiveStreams>,
@@ -382,7 +349,6 @@ struct Started {
     handle: LinkHandle,
     /// Reviews the agent's token until the stream is lost.
     recheck: Option<(Recheck, CancellationToken)>,
-    agent_id: Arc<str>,
     _watch: AbortOnDropHandle<()>,
 }
 
@@ -394,8 +360,6 @@ fn version(metadata: &HeaderMap) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Barrier;
-
     use cluster::api::User;
     use cluster::{Clock, TokenReview};
     use grpc::{Keepalive, ServerSettings, connect, serve_connection};
@@ -406,7 +370,7 @@ mod tests {
     use crate::agent_stream::slot::AgentSlots;
     use crate::args::TokenAuth;
     use crate::auth::{AgentAuth, Binding, Review, Reviewer};
-    use crate::backends::{Identifiers, Strategy};
+    use crate::backends::Strategy;
     use crate::unauthenticated::ConnectionSet;
 
     fn service() -> AgentService {
@@ -428,27 +392,6 @@ mod tests {
             bounds: Bounds::new(1 << 20, Some(1 << 20)),
             lifetimes: Lifetimes::default(),
             gate: AgentGate::new(auth, IdentityBinding::Off, binding),
-            registering: Mutex::default(),
-        }
-    }
-
-    #[test]
-    fn lanes_that_open_at_the_same_time_count_once() {
-        let (service, together) = (service(), Barrier::new(2));
-        let gauge = &service.metrics.grpc_connections;
-        let open = || {
-            let open = gauge.enter(ServiceMethod::Connect);
-            let (agent_id, identifiers) = ("a".into(), Identifiers::default());
-            let lane = Backend { agent_id, identifiers, process: Some(1), handle: LinkHandle::new().0 };
-            together.wait();
-            service.register_lane(lane, open).unwrap()
-        };
-        for _ in 0..2_000 {
-            let lanes = std::thread::scope(|scope| {
-                let other = scope.spawn(open);
-                [open(), other.join().unwrap()]
-            });
-            assert!(Arc::ptr_eq(&lanes[0].1, &lanes[1].1));
         }
     }
 
@@ -523,12 +466,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_stop_does_not_wait_for_a_stream_whose_token_was_refused() {
-        let (service, (handle, mut commands)) = (service(), LinkHandle::new());
+        let (service, (handle, mut commands)) = (service(), LinkHandle::new(LinkFacts::default()));
         let mut started = Started {
             driver: Box::pin(pending()),
             handle,
             recheck: Some((revoked().await, CancellationToken::new())),
-            agent_id: "a".into(),
             _watch: AbortOnDropHandle::new(tokio::spawn(async {})),
         };
         let stop = async {
@@ -536,7 +478,7 @@ mod tests {
                 matches!(commands.recv().await.as_deref(), Some(Command::Finish)),
                 "the token is refused"
             );
-            service.lifetimes.end_streams.cancel();
+            service.lifetimes.stop.cancel();
         };
         let ended = async { tokio::join!(service.run(&mut started), stop) };
         timeout(Duration::from_secs(120), ended).await.expect("an end");

@@ -7,7 +7,9 @@ use parking_lot::Mutex;
 use serve::logs::{LogLimit, Peer};
 
 use super::connect_metadata::ConnectMetadata;
-use crate::auth::{AgentAuth, AgentPeer, Binding, Identity, Owned, Owners};
+use super::handle::LinkHandle;
+use crate::auth::{AgentAuth, AgentPeer, Binding, Identity, Party};
+use crate::backends::BackendManager;
 use crate::metrics::{ClaimAction, Metrics};
 
 /// What the server does about claims that do not follow from an agent's identity.
@@ -36,7 +38,6 @@ pub struct AgentGate {
     pub(super) toggles: LogLimit,
     mode: IdentityBinding,
     binding: Binding,
-    owners: Owners,
     logged_claims: LoggedClaims,
 }
 
@@ -44,11 +45,10 @@ impl AgentGate {
     /// A gate that binds claims to identities according to `mode`.
     pub fn new(auth: AgentAuth, mode: IdentityBinding, binding: Binding) -> Self {
         let (refusals, toggles) = (LogLimit::default(), LogLimit::default());
-        let (owners, logged_claims) = (Owners::default(), LoggedClaims::default());
-        Self { auth, refusals, toggles, mode, binding, owners, logged_claims }
+        Self { auth, refusals, toggles, mode, binding, logged_claims: LoggedClaims::default() }
     }
 
-    /// Checks the claims of an agent. Returns its ownership of the agent id if `mode` is `enforce`.
+    /// Checks the claims of an agent. Returns the party that owns its agent id if `mode` is `enforce`.
     ///
     /// # Errors
     /// The text of the refusal.
@@ -57,8 +57,9 @@ impl AgentGate {
         identity: &Identity,
         metadata: &ConnectMetadata,
         peer: &AgentPeer,
+        backends: &BackendManager<LinkHandle>,
         metrics: &Metrics,
-    ) -> Result<Option<Owned>, String> {
+    ) -> Result<Option<Party>, String> {
         if self.mode == IdentityBinding::Off {
             return Ok(None);
         }
@@ -92,8 +93,8 @@ impl AgentGate {
         if !enforced {
             return Ok(None);
         }
-        let owned = self.owners.claim(&metadata.agent_id, identity);
-        if owned.is_none() {
+        let party = identity.party(&metadata.agent_id);
+        if backends.belongs_to_another(&metadata.agent_id, &party) {
             metrics.agent_claims.count((crate::metrics::Claim::AgentId, action));
             if let Some(suppressed) = self.refusals.due("agent id", peer.address.ip()) {
                 tracing::warn!(
@@ -102,7 +103,7 @@ impl AgentGate {
             }
             return Err("the agent ID belongs to another agent that is connected".to_owned());
         }
-        Ok(owned)
+        Ok(Some(party))
     }
 }
 

@@ -1,16 +1,15 @@
 //! The handle of a link, which the rest of the server uses.
 
 use std::future::Future;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
 use driver::{LiveConnection, LocalIo, SharedTraffic};
 use grpc::KeepaliveHandle;
 use grpc::live_streams::{LiveStreams, StreamName};
 use mux::{ConnKey, ConnectId, TraceContext};
-use serve::metrics::LiveGuard;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::dial::DialFailure;
@@ -54,43 +53,40 @@ pub(crate) type Commands = mpsc::UnboundedReceiver<Box<Command>>;
 pub struct LinkHandle {
     pub(crate) commands: mpsc::UnboundedSender<Box<Command>>,
     tokens: Arc<AtomicU64>,
-    /// The agent's address.
-    pub(crate) address: IpAddr,
-    /// Counts the stream; the lanes of an agent process share one. Only their tasks keep it.
-    pub(crate) counted: Weak<LiveGuard>,
-    /// Whether the agent takes the trace context of a dial.
-    pub(crate) traces: bool,
     /// Facts that do not change.
     pub(crate) facts: Arc<LinkFacts>,
 }
 
-/// What is known about one agent stream since it was admitted, mostly for the status.
-#[derive(Debug, Default)]
+/// What is known about one agent stream since it was admitted.
+#[derive(Debug)]
 pub(crate) struct LinkFacts {
+    pub(crate) agent_id: Arc<str>,
     /// The agent's authenticated identity; empty without authentication.
     pub(crate) identity: String,
     /// [`Identity::key`](crate::auth::Identity::key) of the agent.
     pub(crate) party: Arc<str>,
     /// The agent's name of the stream, if it tells one.
     pub(crate) name: Option<StreamName>,
-    /// The agent's address with its port.
-    pub(crate) address: String,
+    /// The agent's address, in its canonical form.
+    pub(crate) address: SocketAddr,
     /// The agent's program and version, as it tells them.
     pub(crate) version: String,
     pub(crate) native: bool,
+    /// Whether the agent takes the trace context of a dial.
+    pub(crate) traces: bool,
     /// When the stream was admitted.
-    pub(crate) since: Option<SystemTime>,
-    /// Measures the RTT.
-    pub(crate) keepalive: Option<Arc<KeepaliveHandle>>,
+    pub(crate) since: SystemTime,
+    /// Pings the agent, and measures the RTT.
+    pub(crate) keepalive: Arc<KeepaliveHandle>,
     pub(crate) traffic: SharedTraffic,
 }
 
 impl LinkHandle {
     /// A handle, and the command queue for the link's task.
-    pub(crate) fn new() -> (Self, Commands) {
+    pub(crate) fn new(facts: LinkFacts) -> (Self, Commands) {
         let (commands, queue) = mpsc::unbounded_channel();
-        let (address, counted, facts) = (Ipv4Addr::UNSPECIFIED.into(), Weak::new(), Arc::default());
-        (LinkHandle { commands, tokens: Arc::default(), address, counted, traces: false, facts }, queue)
+        let (tokens, facts) = (Arc::default(), Arc::new(facts));
+        (LinkHandle { commands, tokens, facts }, queue)
     }
 
     /// Does nothing if the link's task has gone.
@@ -100,7 +96,7 @@ impl LinkHandle {
 
     /// Sends a DIAL_REQ on this link. A native agent is told the trace. Dropping the future cancels the dial at the agent.
     pub async fn dial(&self, protocol: String, address: String, trace: Option<TraceContext>) -> DialReply {
-        let trace = trace.filter(|_| self.traces);
+        let trace = trace.filter(|_| self.facts.traces);
         let token = self.tokens.fetch_add(1, Ordering::Relaxed);
         let (reply, answer) = oneshot::channel();
         // If the link's task has gone, `reply` is dropped with the command, and the dial returns `LinkLost`.
@@ -116,7 +112,7 @@ impl LinkHandle {
     pub(crate) fn end_lost(&self, party: &str, live: &LiveStreams) -> bool {
         let LinkFacts { party: own, name, keepalive, .. } = &*self.facts;
         let lost = **own == *party && name.is_some_and(|name| live.have_lost(name));
-        if let Some(keepalive) = keepalive.as_ref().filter(|_| lost) {
+        if lost {
             keepalive.lost_by_peer();
         }
         lost
@@ -185,10 +181,29 @@ impl Drop for OpenConnection {
 }
 
 #[cfg(test)]
+impl Default for LinkFacts {
+    fn default() -> Self {
+        LinkFacts {
+            agent_id: "agent".into(),
+            identity: String::new(),
+            party: "".into(),
+            name: None,
+            address: ([0, 0, 0, 0], 0).into(),
+            version: String::new(),
+            native: false,
+            traces: false,
+            since: SystemTime::UNIX_EPOCH,
+            keepalive: KeepaliveHandle::new(grpc::Keepalive::DEFAULT),
+            traffic: SharedTraffic::default(),
+        }
+    }
+}
+
+#[cfg(test)]
 impl OpenConnection {
     /// A connection of no link, and the queue of its commands.
     pub(crate) fn detached() -> (Self, Commands) {
-        let (handle, commands) = LinkHandle::new();
+        let (handle, commands) = LinkHandle::new(LinkFacts::default());
         let key =
             mux::Link::<mux::Server, bytes::Bytes>::new(mux::Limits::default(), mux::Negotiated::default())
                 .dial("tcp", "node:1", None);
@@ -205,10 +220,7 @@ mod tests {
     fn only_the_same_party_ends_a_stream_and_only_one_that_it_has_lost() {
         let name = StreamName { process: 7, number: 3 };
         let handle = |name| {
-            let (mut handle, _) = LinkHandle::new();
-            handle.facts =
-                Arc::new(LinkFacts { party: "certificate a".into(), name, ..LinkFacts::default() });
-            handle
+            LinkHandle::new(LinkFacts { party: "certificate a".into(), name, ..LinkFacts::default() }).0
         };
         let next = LiveStreams { name: StreamName { process: 7, number: 5 }, others: vec![4] };
         let ends = |name, party: &str, live: &LiveStreams| handle(name).end_lost(party, live);

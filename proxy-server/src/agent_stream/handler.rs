@@ -7,19 +7,18 @@ use std::time::Duration;
 
 use driver::{Conns, LinkEnd, LinkHandler};
 use flags::GoDuration;
-use grpc::{Code, KeepaliveHandle};
+use grpc::Code;
 use mux::{ConnKey, ConnectId, DialError, Server, Time};
 use serve::logs::{LogLimit, Peer};
-use serve::metrics::LiveGuard;
 use tokio::sync::mpsc::WeakUnboundedSender;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::DropGuard;
 
-use super::handle::{Command, Commands, DialReply, LinkHandle, OpenConnection};
+use super::handle::{Command, Commands, DialReply, LinkFacts, LinkHandle, OpenConnection};
 use super::packet_probe::{Finding, PacketProbe};
 use super::wait_timer::WaitTimer;
-use crate::auth::{AgentPeer, Owned};
+use crate::auth::AgentPeer;
 use crate::backends::Registration;
 use crate::dial::DialFailure;
 use crate::metrics::Metrics;
@@ -44,8 +43,7 @@ pub(crate) struct ServerLinkHandler {
     back: WeakUnboundedSender<Box<Command>>,
     by_token: HashMap<u64, ConnKey>,
     dials: HashMap<ConnKey, PendingReply>,
-    keepalive: Arc<KeepaliveHandle>,
-    agent_id: Arc<str>,
+    facts: Arc<LinkFacts>,
     /// `None` once the stream is lost.
     living: Option<Living>,
     logs: LogLimit,
@@ -62,10 +60,6 @@ pub(crate) struct ServerLinkHandler {
 pub(super) struct Living {
     /// The stream's entry among the backends.
     pub(super) registration: Registration<LinkHandle>,
-    /// Its share in the agent id.
-    pub(super) _owned: Option<Owned>,
-    /// Counts the lanes of the agent.
-    pub(super) _counted: Arc<LiveGuard>,
     /// Ends the reviews of its token.
     pub(super) _reviewed: DropGuard,
     pub(super) began: Instant,
@@ -77,9 +71,7 @@ impl ServerLinkHandler {
     /// `servers`: for a native agent, which is probed regularly and told the number of servers.
     pub(super) fn new(
         (handle, commands): (&LinkHandle, Commands),
-        keepalive: Arc<KeepaliveHandle>,
         servers: Option<ServerCount>,
-        agent_id: Arc<str>,
         living: Living,
         logs: LogLimit,
     ) -> Self {
@@ -88,8 +80,7 @@ impl ServerLinkHandler {
             back: handle.commands.downgrade(),
             by_token: HashMap::new(),
             dials: HashMap::new(),
-            keepalive,
-            agent_id,
+            facts: Arc::clone(&handle.facts),
             living: Some(living),
             logs,
             wait_timer: WaitTimer::default(),
@@ -129,13 +120,13 @@ impl ServerLinkHandler {
                 conns.discard(key);
             }
             Command::Supersede => {
-                self.keepalive.probe();
-                self.keepalive.supersede();
+                self.facts.keepalive.probe();
+                self.facts.keepalive.supersede();
             }
             Command::Report { skip, limit, reply } => {
                 let _ = reply.send(conns.live(now, skip, limit));
             }
-            Command::Probe => self.keepalive.probe(),
+            Command::Probe => self.facts.keepalive.probe(),
             Command::Finish => self.stopping = true,
         }
     }
@@ -147,7 +138,7 @@ impl ServerLinkHandler {
             self.pings = 0;
         }
         if self.wait_timer.poll_due(cx, !self.dials.is_empty()) {
-            self.keepalive.probe();
+            self.facts.keepalive.probe();
             // If the agent's program stands still, no lane answers.
             let lanes = registration.manager.lanes(registration.id);
             lanes.iter().for_each(|lane| lane.send(Command::Probe));
@@ -164,7 +155,7 @@ impl ServerLinkHandler {
     /// A probe of the agent's packet loop was answered, or not in time.
     fn probed(&mut self, finding: Finding) {
         let Some(Living { registration, .. }) = &self.living else { return };
-        let agent_id = Peer(&self.agent_id);
+        let agent_id = Peer(&self.facts.agent_id);
         let stuck = finding == Finding::Stuck;
         if let Finding::Answered(took) = finding {
             registration.stats.sample(Instant::now(), took);
@@ -173,7 +164,7 @@ impl ServerLinkHandler {
             return;
         }
         let cause = if stuck { "stuck" } else { "unstuck" };
-        match self.logs.due_for(cause, &self.agent_id) {
+        match self.logs.due_for(cause, &self.facts.agent_id) {
             Some(suppressed) if stuck => {
                 tracing::warn!(agentID = %agent_id, suppressed, "packet unanswered, dials go to other agents");
             }
@@ -225,7 +216,7 @@ impl LinkHandler<Server> for ServerLinkHandler {
 
     fn draining(&mut self) {
         let Some(Living { registration, .. }) = &self.living else { return };
-        let agent_id = Peer(&self.agent_id);
+        let agent_id = Peer(&self.facts.agent_id);
         tracing::info!(target: "v2", agentID = %agent_id, "agent is draining");
         registration.manager.set_draining(registration.id);
         tracing::info!(
@@ -247,14 +238,14 @@ impl LinkHandler<Server> for ServerLinkHandler {
     fn lost(&mut self, end: &LinkEnd, established: usize) {
         if established > 0 {
             tracing::info!(
-                target: "v2", count = established, agentID = %Peer(&self.agent_id),
+                target: "v2", count = established, agentID = %Peer(&self.facts.agent_id),
                 "Close established connections to agent"
             );
         }
         // The agent is no backend while its last bytes are flushed: it may already be connected to another server.
         if let Some(Living { began, peer, metrics, .. }) = self.living.take() {
             metrics.backend_duration.observe(began.elapsed());
-            log_end(end, &self.agent_id, &peer, began.elapsed());
+            log_end(end, &self.facts.agent_id, &peer, began.elapsed());
         }
     }
 }

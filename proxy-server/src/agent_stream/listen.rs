@@ -9,8 +9,7 @@ use net::listen::{AcceptLoop, Priority, descriptor_limit};
 use net::tls::{ALPN_H2, Gathering, PeerIdentity, READ_AHEAD, ServerTls};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
-use tokio::task::{JoinError, JoinSet};
-use tokio_util::sync::CancellationToken;
+use tokio::task::JoinSet;
 
 use super::accept::AgentService;
 use super::slot::{AgentSlot, AgentSlots};
@@ -33,9 +32,9 @@ pub struct AgentListener {
 }
 
 impl AgentListener {
-    /// Accepts agents until `stop`, then waits for the accepted connections to end.
+    /// Accepts agents until the server stops, then waits for the accepted connections to end.
     /// Dropping the future ends the connections.
-    pub async fn serve(self, stop: CancellationToken) {
+    pub async fn serve(self) {
         let name = self.listener.local_addr().map_or_else(|_| "agent port".to_owned(), |at| at.to_string());
         tracing::info!(target: "v0", port = "agent", address = name, "Listening");
         let Self { listener, handshakes, tls, service } = self;
@@ -53,12 +52,8 @@ impl AgentListener {
         let serve = |arrived: Arrived| {
             serve(arrived, Arc::clone(&agents), Arc::clone(&settings), Arc::clone(&service))
         };
-        accept::each(AcceptLoop::new(arriving, name), &stop, serve, report).await;
+        accept::each(AcceptLoop::new(arriving, name), &service.lifetimes.stop, serve).await;
     }
-}
-
-fn report(error: &JoinError) {
-    tracing::error!(%error, "an agent connection's task failed; the agent will reconnect");
 }
 
 /// Serves one connection and its streams.
@@ -92,9 +87,7 @@ async fn serve(
         if let Some(kernel) = &kernel {
             request.keepalive.watch_kernel(Arc::clone(kernel) as _);
         }
-        while let Some(ended) = streams.try_join_next() {
-            ended.unwrap_or_else(|error| report(&error));
-        }
+        while streams.try_join_next().is_some() {}
         streams.spawn(Arc::clone(&service).serve(request, Arc::clone(&peer), Arc::clone(&slot)));
     };
     let served = tokio::select! {
@@ -114,7 +107,5 @@ async fn serve(
     }
     drop(slot);
     // Bytes that agents sent before their connection ended are still delivered to frontends, within the core's limits.
-    while let Some(ended) = streams.join_next().await {
-        ended.unwrap_or_else(|error| report(&error));
-    }
+    while streams.join_next().await.is_some() {}
 }

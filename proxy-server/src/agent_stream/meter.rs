@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use driver::{SharedTraffic, Traffic};
+use driver::Traffic;
 use grpc::WireError;
 use mux::{Cause, Dropped, PacketKind};
 use serve::logs::{LogLimit, Peer};
 use serve::metrics::{LiveGuard, PacketMeter, Segment};
 use tokio::time::Instant;
 
+use super::handle::LinkFacts;
 use crate::backends::{AgentStats, LaneTraffic, Registration};
 use crate::dial::FailureReason;
 use crate::metrics::{Metrics, ServiceMethod};
@@ -21,12 +22,11 @@ pub(crate) struct LinkMeter {
     /// This stream's part of the server's queued bytes, and of the agent's waiting bytes.
     queued: usize,
     paused: Option<LiveGuard>,
-    agent_id: Arc<str>,
+    facts: Arc<LinkFacts>,
     stats: AgentStats,
     lane: LaneTraffic,
     /// The numbers of bulk and of small connections that the lane was told.
     connections: (usize, usize),
-    traffic: SharedTraffic,
     /// A full stream pauses many times a second.
     logs: LogLimit,
 }
@@ -34,9 +34,8 @@ pub(crate) struct LinkMeter {
 impl LinkMeter {
     pub(crate) fn new<L: Clone>(
         metrics: &Metrics,
-        agent_id: Arc<str>,
+        facts: Arc<LinkFacts>,
         registration: &Registration<L>,
-        traffic: SharedTraffic,
     ) -> Self {
         LinkMeter {
             metrics: metrics.clone(),
@@ -44,11 +43,10 @@ impl LinkMeter {
             to_agent: metrics.packets.meter(Segment::ToAgent),
             queued: 0,
             paused: None,
-            agent_id,
+            facts,
             stats: registration.stats.clone(),
             lane: registration.lane.clone(),
             connections: (0, 0),
-            traffic,
             logs: LogLimit::default(),
         }
     }
@@ -73,7 +71,7 @@ impl driver::Meter for LinkMeter {
         if reason == Dropped::UnknownDial {
             self.metrics.dials.failures.count(FailureReason::UnrecognizedResponse);
             if let Some(suppressed) = self.logs.due_for("unasked", ()) {
-                let agent_id = Peer(&self.agent_id);
+                let agent_id = Peer(&self.facts.agent_id);
                 tracing::info!(target: "v2", agentID = %agent_id, suppressed, "DIAL_RSP not recognized; dropped");
             }
         }
@@ -93,7 +91,7 @@ impl driver::Meter for LinkMeter {
     }
 
     fn carries(&mut self, traffic: Traffic) {
-        let (sent, received) = self.traffic.set(&traffic);
+        let (sent, received) = self.facts.traffic.set(&traffic);
         self.metrics.payload.add(sent, received);
         let connections = (traffic.bulk, traffic.small);
         if std::mem::replace(&mut self.connections, connections) != connections || sent + received > 0 {
@@ -103,7 +101,7 @@ impl driver::Meter for LinkMeter {
 
     fn paused(&mut self, paused: bool) {
         if paused && let Some(suppressed) = self.logs.due_for("full", ()) {
-            let agent_id = Peer(&self.agent_id);
+            let agent_id = Peer(&self.facts.agent_id);
             tracing::info!(target: "v2", agentID = %agent_id, suppressed, "Receive channel from agent is full");
         }
         self.paused = paused.then(|| self.metrics.full_receive_channels.enter(ServiceMethod::Connect));

@@ -16,7 +16,7 @@ mod wait_timer;
 mod watch;
 
 pub(crate) use accept::AGENT_PATH;
-pub use accept::{AgentService, Lifetimes};
+pub use accept::AgentService;
 pub use gate::{AgentGate, IdentityBinding};
 pub(crate) use handle::LinkFacts;
 pub use handle::{LinkHandle, OpenConnection};

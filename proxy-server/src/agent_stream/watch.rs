@@ -9,7 +9,7 @@ use serve::logs::{LogLimit, Peer};
 use tokio::sync::watch;
 
 use super::accept::AgentService;
-use super::handle::LinkHandle;
+use super::handle::{LinkFacts, LinkHandle};
 use crate::backends::{BackendManager, LinkId};
 use crate::metrics::{Metrics, Port};
 
@@ -18,19 +18,18 @@ const SHARED_ID_AFTER: Duration = Duration::from_secs(10);
 
 impl AgentService {
     /// Follows the pings of a stream, and logs once if two agents seem to have one id.
-    pub(super) async fn watch(self: Arc<Self>, handle: LinkHandle, link: LinkId, agent_id: Arc<str>) {
-        let Some(keepalive) = &handle.facts.keepalive else { return };
+    pub(super) async fn watch(self: Arc<Self>, handle: LinkHandle, link: LinkId) {
         let (backends, metrics, toggles) = (&self.backends, &self.metrics, &self.gate.toggles);
-        let steered =
-            follow_responsiveness(backends, metrics, toggles, link, keepalive.unresponsive(), &agent_id);
-        tokio::join!(steered, self.report_shared_id(link, &handle, &agent_id));
+        let (unresponsive, agent_id) = (handle.facts.keepalive.unresponsive(), &handle.facts.agent_id);
+        let steered = follow_responsiveness(backends, metrics, toggles, link, unresponsive, agent_id);
+        tokio::join!(steered, self.report_shared_id(link, &handle.facts));
     }
 
     /// Logs a second agent with this id. A duplicate connection has ended by then.
-    async fn report_shared_id(&self, link: LinkId, handle: &LinkHandle, agent_id: &str) {
+    async fn report_shared_id(&self, link: LinkId, facts: &LinkFacts) {
         tokio::time::sleep(SHARED_ID_AFTER).await;
-        let (address, id) = (handle.address, Peer(agent_id));
-        let Some(other) = rival_address(&self.backends.rivals(link), handle) else { return };
+        let (address, id) = (facts.address.ip(), Peer(&facts.agent_id));
+        let Some(other) = rival_address(&self.backends.rivals(link), facts) else { return };
         let Some(suppressed) = self.gate.refusals.due("shared id", address) else { return };
         let text = format!("agent id {id} is also used by an agent at {other}");
         let text = format!("{text} (both serve; give each its own --agent-id)");
@@ -78,19 +77,19 @@ async fn follow_responsiveness(
 
 /// The address of another agent among streams that are no lanes of `own`. Without different addresses only native agents, which
 /// name their process, are known to be different.
-fn rival_address(rivals: &[LinkHandle], own: &LinkHandle) -> Option<IpAddr> {
-    let is_other =
-        |rival: &&LinkHandle| rival.address != own.address || rival.facts.native && own.facts.native;
-    rivals.iter().find(is_other).map(|rival| rival.address)
+fn rival_address(rivals: &[LinkHandle], own: &LinkFacts) -> Option<IpAddr> {
+    let is_other = |rival: &&LinkFacts| rival.address.ip() != own.address.ip() || rival.native && own.native;
+    rivals.iter().map(|rival| &*rival.facts).find(is_other).map(|rival| rival.address.ip())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use serve::metrics::Registry;
     use tokio_util::task::AbortOnDropHandle;
 
     use super::*;
-    use crate::agent_stream::LinkFacts;
     use crate::backends::{Backend, Identifiers, Strategy};
     use crate::captured_log::CapturedLog;
 
@@ -124,7 +123,8 @@ mod tests {
             agent_id: "a".into(),
             identifiers: Identifiers::default(),
             process: Some(1),
-            handle: LinkHandle::new().0,
+            owner: None,
+            handle: LinkHandle::new(LinkFacts::default()).0,
         };
         let lanes = [lane(), lane()].map(|lane| backends.register(lane).unwrap());
         let (together, logs) = (std::sync::Barrier::new(2), LogLimit::default());
@@ -149,16 +149,17 @@ mod tests {
     #[test]
     fn only_another_agent_with_the_same_id_is_reported() {
         let at = |address: &str, native| {
-            let (mut handle, _) = LinkHandle::new();
-            handle.address = address.parse().unwrap();
-            handle.facts = Arc::new(LinkFacts { native, ..LinkFacts::default() });
-            handle
+            let address = SocketAddr::new(address.parse().unwrap(), 1);
+            LinkHandle::new(LinkFacts { address, native, ..LinkFacts::default() }).0
         };
         let (go, native) = (at("10.0.0.1", false), at("10.0.0.1", true));
         let mut rivals = vec![at("10.0.0.1", false)];
-        assert_eq!(rival_address(&rivals, &go), None, "the duplicate connection of a Go agent");
-        assert_eq!(rival_address(std::slice::from_ref(&native), &native), Some(native.address));
+        assert_eq!(rival_address(&rivals, &go.facts), None, "the duplicate connection of a Go agent");
+        assert_eq!(
+            rival_address(std::slice::from_ref(&native), &native.facts),
+            Some(native.facts.address.ip())
+        );
         rivals.push(at("10.0.0.2", false));
-        assert_eq!(rival_address(&rivals, &go), Some("10.0.0.2".parse().unwrap()));
+        assert_eq!(rival_address(&rivals, &go.facts), Some("10.0.0.2".parse().unwrap()));
     }
 }

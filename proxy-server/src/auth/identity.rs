@@ -101,6 +101,27 @@ impl Identity {
     pub fn key(&self) -> &Arc<str> {
         &self.key
     }
+
+    /// The party as which the agent claims an agent id.
+    pub fn party(&self, agent_id: &str) -> Party {
+        Party { key: Arc::clone(&self.key), named: self.is_called(agent_id) }
+    }
+}
+
+/// A party that claims an agent id. The id belongs to the party whose stream announced it first, while a stream of it is open.
+#[derive(Debug, Clone)]
+pub struct Party {
+    key: Arc<str>,
+    /// Whether its identity contains the id itself.
+    named: bool,
+}
+
+impl Party {
+    /// Whether two claims of one agent id come from the same party. An agent whose identity contains the id is the same even if the
+    /// rest of its identity has changed, because its certificate was renewed or its pod moved.
+    pub fn is_same(&self, other: &Party) -> bool {
+        self.key == other.key || (self.named && other.named)
+    }
 }
 
 impl std::fmt::Display for Identity {

@@ -11,7 +11,6 @@ mod binding;
 mod cache;
 mod identity;
 mod names;
-mod owners;
 mod reviewer;
 
 use std::net::SocketAddr;
@@ -24,9 +23,8 @@ use net::tls::PeerIdentity;
 use serve::logs::Peer;
 
 pub use binding::{Binding, Claim, Claims};
-pub use identity::Identity;
+pub use identity::{Identity, Party};
 pub use names::AllowedNames;
-pub use owners::{Owned, Owners};
 pub use reviewer::{Review, ReviewOutcome, Reviewer, TokenRejection, api_review};
 
 use crate::metrics::RefusedConnect;

@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::reviewer::MAX_PENDING_REVIEWS_PER_ADDRESS;
 use super::*;
 use crate::args::TokenAuth;
+use crate::backends::{Backend, BackendManager, Identifiers, RegisterError, Registration, Strategy};
 use crate::metrics::register;
 
 const NOW: i64 = 1_000_000;
@@ -433,19 +434,34 @@ async fn certificates_need_an_allowed_name() {
     assert_eq!(auth.admit(&mut HeaderMap::new(), &peer()).await.unwrap_err().code, Code::PermissionDenied);
 }
 
+/// The route tables of a server that enforces identities.
+fn backends() -> BackendManager<()> {
+    BackendManager::new(&[Strategy::Default], register(&mut Registry::default()).routes.clone())
+}
+
+/// Registers a stream of an agent with this identity; `None` if the agent id belongs to another one.
+fn claim(backends: &BackendManager<()>, agent_id: &str, identity: &Identity) -> Option<Registration<()>> {
+    let (owner, identifiers) = (Some(identity.party(agent_id)), Identifiers::default());
+    let is_foreign = backends.belongs_to_another(agent_id, owner.as_ref().unwrap());
+    let backend = Backend { agent_id: agent_id.into(), identifiers, process: None, owner, handle: () };
+    let registered = backends.register(backend);
+    assert_eq!(registered.as_ref().err(), is_foreign.then_some(&RegisterError::ForeignId));
+    registered.ok()
+}
+
 #[test]
 fn an_agent_id_is_its_first_partys_while_it_lives() {
     let of = |name: &str| {
         Identity::of_certificate(&PeerIdentity { common_name: Some(name.into()), ..PeerIdentity::default() })
     };
-    let (owners, id): (Owners, Arc<str>) = (Owners::default(), "id".into());
-    let first = owners.claim(&id, &of("a")).unwrap();
-    let second = owners.claim(&id, &of("a")).unwrap();
-    assert!(owners.claim(&id, &of("b")).is_none());
+    let backends = backends();
+    let first = claim(&backends, "id", &of("a")).unwrap();
+    let second = claim(&backends, "id", &of("a")).unwrap();
+    assert!(claim(&backends, "id", &of("b")).is_none());
     drop(first);
-    assert!(owners.claim(&id, &of("b")).is_none());
+    assert!(claim(&backends, "id", &of("b")).is_none());
     drop(second);
-    assert!(owners.claim(&id, &of("b")).is_some());
+    assert!(claim(&backends, "id", &of("b")).is_some());
 }
 
 #[test]
@@ -454,15 +470,15 @@ fn agent_with_the_same_identity_takes_over_its_own_id() {
         let dns = names.iter().map(|name| (*name).to_owned()).collect();
         Identity::of_certificate(&PeerIdentity { dns, ..PeerIdentity::default() })
     };
-    let (owners, id): (Owners, Arc<str>) = (Owners::default(), "node-1".into());
-    let before = owners.claim(&id, &of(&["node-1"])).unwrap();
-    let renewed = owners.claim(&id, &of(&["node-1", "node-1.example"]));
+    let backends = backends();
+    let before = claim(&backends, "node-1", &of(&["node-1"])).unwrap();
+    let renewed = claim(&backends, "node-1", &of(&["node-1", "node-1.example"]));
     assert!(renewed.is_some(), "its new certificate has one name more");
-    assert!(owners.claim(&id, &of(&["node-2"])).is_none());
+    assert!(claim(&backends, "node-1", &of(&["node-2"])).is_none());
     drop((before, renewed));
-    let _other = owners.claim(&id, &of(&["node-2"])).unwrap();
+    let _other = claim(&backends, "node-1", &of(&["node-2"])).unwrap();
     assert!(
-        owners.claim(&id, &of(&["node-1"])).is_none(),
+        claim(&backends, "node-1", &of(&["node-1"])).is_none(),
         "whoever came first has no right to it, and keeps it while it lives"
     );
 }

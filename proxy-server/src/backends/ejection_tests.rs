@@ -16,7 +16,9 @@ fn manager(strategies: &[Strategy]) -> BackendManager<()> {
 
 fn join(manager: &BackendManager<()>, agent: &str, identifiers: &str) -> Registration<()> {
     let identifiers = Identifiers::parse(identifiers).unwrap();
-    manager.register(Backend { agent_id: agent.into(), identifiers, process: None, handle: () }).unwrap()
+    manager
+        .register(Backend { agent_id: agent.into(), identifiers, process: None, owner: None, handle: () })
+        .unwrap()
 }
 
 fn fail(agent: &Registration<()>) {

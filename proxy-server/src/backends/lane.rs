@@ -66,11 +66,12 @@ impl Drop for LaneGuard {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::sync::Barrier;
     use std::time::Duration;
 
     use rand::SeedableRng;
     use rand::rngs::StdRng;
-    use serve::metrics::Registry;
+    use serve::metrics::{Live, Registry};
 
     use super::super::table::Health;
     use super::super::*;
@@ -83,7 +84,7 @@ mod tests {
 
     fn lane(agent: &str, process: u64, handle: u64) -> Backend<u64> {
         let identifiers = Identifiers::parse("host=n").unwrap();
-        Backend { agent_id: agent.into(), identifiers, process: Some(process), handle }
+        Backend { agent_id: agent.into(), identifiers, process: Some(process), owner: None, handle }
     }
 
     /// How often each stream is chosen in a thousand choices, by its handle.
@@ -180,6 +181,40 @@ mod tests {
         assert_eq!(register(3, 0).err(), Some(RegisterError::TooManyStreams));
         drop(kept.pop());
         assert!(register(3, 0).is_ok());
-        assert_eq!(manager.lanes_of_process(&lane("a", 0, 0)), [0]);
+    }
+
+    #[test]
+    fn lanes_count_once_until_the_last_one_ends() {
+        let (manager, gauge) = (manager(Strategy::Default), Live::default());
+        let open = |backend| manager.register_counted(backend, gauge.enter()).unwrap();
+        let lanes = [1, 2, 3].map(|handle| open(lane("a", 7, handle)));
+        let [twin, other] = [open(lane("a", 6, 4)), open(lane("b", 7, 5))];
+        assert_eq!(gauge.count(), 3, "two processes of one agent, and another agent");
+        let [first, second, last] = lanes;
+        drop((first, second));
+        assert_eq!(gauge.count(), 3);
+        drop(last);
+        assert_eq!(gauge.count(), 2);
+        drop((twin, other));
+        assert_eq!(gauge.count(), 0);
+    }
+
+    #[test]
+    fn lanes_that_open_at_the_same_time_count_once() {
+        let (manager, gauge) = (manager(Strategy::Default), Live::default());
+        let together = Barrier::new(2);
+        let open = |handle| {
+            let open = gauge.enter();
+            together.wait();
+            manager.register_counted(lane("a", 7, handle), open).unwrap()
+        };
+        for _ in 0..2_000 {
+            let lanes = std::thread::scope(|scope| {
+                let other = scope.spawn(|| open(2));
+                [open(1), other.join().unwrap()]
+            });
+            assert_eq!(gauge.count(), 1);
+            drop(lanes);
+        }
     }
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 use serve::logs::{LogLimit, Peer};
+use serve::metrics::LiveGuard;
 use tokio::time::Instant;
 
 pub use self::ejections::{AgentView, OutlierMetrics, keep_sweeping};
@@ -18,6 +19,7 @@ use super::{
     AgentStats, Backend, Identifiers, LinkId, ReadinessPolicy, RegisterError, RouteMetrics, Selection,
     Strategy,
 };
+use crate::auth::Party;
 use crate::limits::MAX_AGENTS;
 
 /// The agent streams, and the strategies over them. Cheap to clone; clones share the tables.
@@ -48,6 +50,8 @@ struct Link<L> {
     backend: Backend<L>,
     stats: AgentStats,
     lane: LaneTraffic,
+    /// Counts the lanes of the agent process as one stream.
+    counted: Arc<LiveGuard>,
     draining: bool,
     /// Does not answer pings.
     silent: bool,
@@ -61,6 +65,8 @@ struct Link<L> {
 struct Agent {
     streams: Vec<LinkId>,
     stats: AgentStats,
+    /// The party of its first stream.
+    owner: Option<Party>,
 }
 
 /// One agent, as an operator sees it. A state is that of the agent if all of its streams have it.
@@ -107,24 +113,43 @@ impl<L: Clone> BackendManager<L> {
         Self { shared: Arc::new(Shared { selection, state, metrics, logs: LogLimit::default() }) }
     }
 
-    /// Adds a stream to the tables until the registration is dropped.
+    /// [`Self::register_counted`] without a gauge.
+    #[cfg(test)]
+    pub fn register(&self, backend: Backend<L>) -> Result<Registration<L>, RegisterError> {
+        self.register_counted(backend, serve::metrics::Live::default().enter())
+    }
+
+    /// Adds a stream to the tables until the registration is dropped. `open` counts the stream until then, unless another lane of
+    /// its agent process is counted already.
     ///
     /// # Errors
-    /// The agent id has too many streams, or there are too many agents. No stream is displaced.
-    pub fn register(&self, backend: Backend<L>) -> Result<Registration<L>, RegisterError> {
+    /// The agent id belongs to another party or has too many streams, or there are too many agents. No stream is displaced.
+    pub fn register_counted(
+        &self,
+        backend: Backend<L>,
+        open: LiveGuard,
+    ) -> Result<Registration<L>, RegisterError> {
         let mut state = self.shared.state.write();
         match state.agents.get(&backend.agent_id) {
+            Some(known) if known.is_foreign_to(backend.owner.as_ref()) => {
+                return Err(RegisterError::ForeignId);
+            }
             Some(known) if !state.has_room(known, &backend) => return Err(RegisterError::TooManyStreams),
             None if state.agents.len() >= MAX_AGENTS => return Err(RegisterError::TooManyAgents),
             _ => {}
         }
         tracing::info!(target: "v2", agentID = %Peer(&backend.agent_id), "Register backend for agent");
+        let counted = state.lane_of_process(&backend).map(|lane| Arc::clone(&lane.counted));
         state.last_id += 1;
         let id = LinkId(state.last_id);
         let now = Instant::now();
         let departed = state.departed.remove(&backend.agent_id);
         let ejected = departed.filter(|stats| stats.ejected_for(now).is_some());
-        let new = || Agent { streams: Vec::new(), stats: ejected.unwrap_or_else(|| AgentStats::new(now)) };
+        let new = || Agent {
+            streams: Vec::new(),
+            stats: ejected.unwrap_or_else(|| AgentStats::new(now)),
+            owner: backend.owner.clone(),
+        };
         let agent = state.agents.entry(Arc::clone(&backend.agent_id)).or_insert_with(new);
         agent.streams.push(id);
         let stats = agent.stats.clone();
@@ -135,6 +160,7 @@ impl<L: Clone> BackendManager<L> {
             backend,
             stats: stats.clone(),
             lane: lane.clone(),
+            counted: counted.unwrap_or_else(|| Arc::new(open)),
             draining: false,
             silent: false,
             stuck: false,
@@ -143,6 +169,11 @@ impl<L: Clone> BackendManager<L> {
         self.shared.update(&mut state.tables, &link.backend, id, Some(link.health()));
         state.links.insert(id, link);
         Ok(Registration { manager: self.clone(), id, stats, lane })
+    }
+
+    /// Whether an agent id belongs to another party.
+    pub(crate) fn belongs_to_another(&self, agent_id: &str, party: &Party) -> bool {
+        self.shared.state.read().agents.get(agent_id).is_some_and(|agent| agent.is_foreign_to(Some(party)))
     }
 
     /// The agent asked for no new dials (DRAIN). A stream never stops draining.
@@ -262,6 +293,12 @@ impl<L: Clone> BackendManager<L> {
         drop(state);
         tracing::info!(target: "v2", agentID = %Peer(agent_id), "Remove connection for agent");
         drop(link); // the handle's own Drop must not run under the lock
+    }
+}
+
+impl Agent {
+    fn is_foreign_to(&self, party: Option<&Party>) -> bool {
+        self.owner.as_ref().zip(party).is_some_and(|(owner, party)| !owner.is_same(party))
     }
 }
 

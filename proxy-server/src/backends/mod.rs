@@ -56,6 +56,7 @@ pub use self::lane::{LaneGuard, LaneTraffic};
 pub(crate) use self::manager::AgentDescription;
 pub use self::manager::{AgentView, BackendManager, OutlierMetrics, Registration, keep_sweeping};
 pub use self::stats::{AgentStats, PendingDial};
+use crate::auth::Party;
 use crate::limits::{MAX_AGENTS, MAX_STREAMS_PER_AGENT};
 
 serve::label! {
@@ -105,6 +106,8 @@ pub struct Backend<L> {
     pub identifiers: Identifiers,
     /// The random number of the agent's process, if it may open lanes.
     pub process: Option<u64>,
+    /// The party that claims the agent id, if identities are enforced.
+    pub owner: Option<Party>,
     /// The handle to dial through the stream.
     pub handle: L,
 }
@@ -139,6 +142,10 @@ pub struct Choice<L> {
 /// Why a stream was not registered. Its Connect is refused with `ResourceExhausted`; existing streams stay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RegisterError {
+    /// The agent id belongs to another party, which came at the same time; one that came before is found by
+    /// [`BackendManager::belongs_to_another`].
+    #[error("it belongs to another agent that is connected")]
+    ForeignId,
     /// The agent id already has [`MAX_STREAMS_PER_AGENT`] streams.
     #[error("this agent ID already has {MAX_STREAMS_PER_AGENT} streams, is it used by several agents?")]
     TooManyStreams,

@@ -153,6 +153,7 @@ fn play(strategies: &[Strategy], selection: Selection, steps: Vec<Step>) {
                     agent_id: AGENTS[agent].into(),
                     identifiers: identifiers.clone(),
                     process: None,
+                    owner: None,
                     handle: serial,
                 };
                 let incumbents = streams.iter().filter(|s| s.agent == AGENTS[agent]).count();
@@ -246,6 +247,7 @@ fn backend(agent: &str, identifiers: &str) -> Backend<u64> {
         agent_id: agent.into(),
         identifiers: Identifiers::parse(identifiers).unwrap(),
         process: None,
+        owner: None,
         handle: 0,
     }
 }

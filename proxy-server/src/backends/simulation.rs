@@ -47,6 +47,7 @@ async fn simulate(agents: &[Behavior], rate: u32, time: Duration, seed: u64) -> 
             agent_id: format!("{n:04}").into(),
             identifiers: Identifiers::default(),
             process: None,
+            owner: None,
             handle: n,
         };
         manager.register(backend).unwrap()

@@ -1,7 +1,5 @@
 //! The frontends' listeners: each bound at the start or, if its port is taken, as soon as binding succeeds.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -12,7 +10,6 @@ use serve::logs::chain;
 use serve::statusz::Facts;
 use tokio::runtime::Handle;
 use tokio::time::sleep;
-use tokio_util::sync::CancellationToken;
 
 use crate::args::{self, Config, FrontendConfig, TlsListener};
 use crate::auth::AllowedNames;
@@ -35,8 +32,6 @@ pub(super) struct Frontend {
     reach: Reach,
     /// The flag that asks for this listener.
     flag: &'static str,
-    /// The process is about to end.
-    shutting_down: Arc<AtomicBool>,
     service: frontend::Frontend,
     /// Names the bound socket.
     facts: Facts,
@@ -77,7 +72,6 @@ impl Frontend {
                     args::FrontendListener::Unix { .. } => "--uds-name",
                     args::FrontendListener::Tcp(_) => "--server-port",
                 },
-                shutting_down: Arc::clone(&readiness.shutting_down),
                 service: frontend::Frontend { name, ..service.clone() },
                 facts: facts.clone(),
                 bound: None,
@@ -108,7 +102,7 @@ impl Frontend {
         let listener = match (&self.config.listener, &self.port) {
             (args::FrontendListener::Unix { path, delete_existing }, _) => {
                 let socket = UnixSocket::bind(path, *delete_existing)?.reporting(self.reach.clone());
-                FrontendListener::Unix(socket.yielding(Arc::clone(&self.shutting_down)))
+                FrontendListener::Unix(socket.yielding(self.service.lifetimes.draining.clone()))
             }
             (args::FrontendListener::Tcp(TlsListener { bind, .. }), Some(port)) => {
                 let _on = port.handshakes.enter();
@@ -125,19 +119,19 @@ impl Frontend {
         Ok(listener)
     }
 
-    /// Serves the listener until `stop`; if necessary it first retries until it has bound it.
-    pub(super) async fn serve(mut self, stop: CancellationToken) {
+    /// Serves the listener until the server stops; if necessary it first retries until it has bound it.
+    pub(super) async fn serve(mut self) {
         let listener = loop {
             if let Some(listener) = self.bound.take() {
                 break listener;
             }
             tokio::select! {
                 () = sleep(BIND_AGAIN) => {}
-                () = stop.cancelled() => return,
+                () = self.service.lifetimes.stop.cancelled() => return,
             }
             self.bound = self.bind().inspect_err(|error| self.log_failure(error)).ok();
         };
-        serve_frontend(self.config.protocol, listener, self.service, self.keepalive, stop).await;
+        serve_frontend(self.config.protocol, listener, self.service, self.keepalive).await;
     }
 
     /// Logs that the listener is not bound.

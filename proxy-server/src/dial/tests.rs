@@ -4,6 +4,7 @@ use parking_lot::Mutex;
 use serve::metrics::{Exposition, Registry};
 
 use super::*;
+use crate::agent_stream::LinkFacts;
 use crate::agent_stream::testing::Command;
 use crate::backends::{
     AgentView, Backend, Identifiers, OutlierMetrics, Registration, Selection, Strategy, keep_sweeping,
@@ -28,7 +29,7 @@ struct World {
 }
 
 fn link(script: Script, world: Arc<World>) -> LinkHandle {
-    let (handle, mut commands) = LinkHandle::new();
+    let (handle, mut commands) = LinkHandle::new(LinkFacts::default());
     tokio::spawn(async move {
         while let Some(command) = commands.recv().await {
             match *command {
@@ -81,7 +82,8 @@ impl Bench {
 
     fn register_handle(&self, handle: LinkHandle, name: char) -> Registration<LinkHandle> {
         let identifiers = Identifiers::parse("host=node").unwrap();
-        let backend = Backend { agent_id: name.to_string().into(), identifiers, process: None, handle };
+        let backend =
+            Backend { agent_id: name.to_string().into(), identifiers, process: None, owner: None, handle };
         self.dialer.backends.register(backend).unwrap()
     }
 
@@ -297,6 +299,7 @@ async fn the_second_try_after_an_answer_stays_within_the_strategy() {
         agent_id: "b".into(),
         identifiers: Identifiers::default(),
         process: None,
+        owner: None,
         handle: link(Script::Open(SOON), Arc::clone(&bench.world)),
     };
     let _elsewhere = bench.dialer.backends.register(elsewhere).unwrap();
@@ -375,7 +378,7 @@ async fn one_deadline_covers_both_attempts() {
 #[tokio::test(start_paused = true)]
 async fn nothing_is_sent_behind_the_deadline() {
     let bench = bench(SOON, many(), &[]);
-    let _lost = bench.register_handle(LinkHandle::new().0, 'a');
+    let _lost = bench.register_handle(LinkHandle::new(LinkFacts::default()).0, 'a');
     let _other = bench.register(&Script::Open(SOON), 'b');
     let outcome = bench
         .dialer

@@ -19,7 +19,7 @@ use super::OpenGuard;
 use crate::backends::LaneGuard;
 use crate::dial::{DialStages, FailureReason, Target};
 use crate::limits::Slot;
-use crate::metrics::{ClosedReason, EstablishedGuard, Metrics};
+use crate::metrics::{ClosedReason, Metrics};
 
 /// The names of a connection in the log.
 #[derive(Debug)]
@@ -139,10 +139,10 @@ pub struct ConnectionLog {
     from_client: u64,
     to_client: u64,
     reason: Option<String>,
-    /// The kind of the end.
+    /// The kind of the end: until another is known, that of a stream that ends without a report, as at a forced stop.
     closed: ClosedReason,
     /// Counts this connection at the server and on its lane until its end.
-    established: Option<(EstablishedGuard, LaneGuard)>,
+    established: Option<(LiveGuard, LaneGuard)>,
     /// Counts its client in the gauges.
     live: Option<OpenGuard>,
     /// Counts its full queue, and a link that its queue stops.
@@ -271,16 +271,20 @@ impl ConnectionLog {
         self.reason.get_or_insert_with(|| close_reason.to_string());
     }
 
+    /// Counts the end, once.
     fn closed(&mut self, reason: ClosedReason) {
-        self.closed = reason;
-        if let Some((established, _on_lane)) = self.established.take() {
-            established.closed(reason);
+        if let Some(_established) = self.established.take() {
+            let metrics = &self.identity.metrics;
+            metrics.connection_duration.observe(self.since.elapsed());
+            metrics.established_closed.count(reason);
+            self.closed = reason;
         }
     }
 }
 
 impl Drop for ConnectionLog {
     fn drop(&mut self) {
+        self.closed(self.closed);
         tracing::debug!(
             connectionID = self.identity.connect_id,
             agentID = %self.identity.agent(),
@@ -298,6 +302,33 @@ impl Drop for ConnectionLog {
             let error = self.reason.as_deref().filter(|reason| *reason != "closed").unwrap_or_default();
             let bytes = (self.from_client, self.to_client);
             self.identity.record(Some(self.connect), bytes, self.closed.name(), error);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frontend::testing::{Readings, connection_log};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_counts_once_with_its_duration_and_reason() {
+        let readings = Readings::new();
+        let [mut closed, dropped] = [connection_log(&readings), connection_log(&readings)];
+        assert_eq!(readings.metrics.established.count(), 2);
+        tokio::time::advance(Duration::from_secs(20)).await;
+        closed.ended(&CloseReason::Flushed);
+        assert_eq!(readings.metrics.established.count(), 1, "its last bytes may still be written");
+        drop((closed, dropped));
+        assert_eq!(readings.metrics.established.count(), 0);
+        assert_eq!(
+            readings.samples("established_connections_closed_total"),
+            ["backend_close", "closed"]
+                .map(|reason| format!("established_connections_closed_total{{reason=\"{reason}\"}} 1"))
+        );
+        let durations = readings.samples("connection_duration_seconds");
+        for sample in ["bucket{le=\"15\"} 0", "sum 40", "count 2"] {
+            assert!(durations.contains(&format!("connection_duration_seconds_{sample}")), "{durations:?}");
         }
     }
 }

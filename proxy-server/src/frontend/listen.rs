@@ -8,10 +8,7 @@
 //!
 //! Never detects a protocol: the flags decide.
 
-use std::future::{Future as _, poll_fn};
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use grpc::authority::AuthorityPatch;
@@ -19,19 +16,17 @@ use grpc::{Code, ConnectionError, Request, ServerSettings, serve_connection};
 use http::HeaderMap;
 use net::listen::{AcceptLoop, LinkSocket, NOTSENT_LOWAT, Priority, UnixSocket};
 use net::tls::{ALPN_H2, ALPN_HTTP1, PeerIdentity, ReadAhead, ServerStream, ServerTls};
-use parking_lot::Mutex;
 use serve::logs::Peer;
 use serve::metrics::CountBy;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
-use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::{Frontend, Protocol};
-use crate::accept;
+use crate::accept::{self, Lifetimes};
 use crate::agent_stream::AGENT_PATH;
 use crate::auth::{AllowedNames, shown};
 use crate::dial::FailureReason;
@@ -72,9 +67,9 @@ pub struct TlsPort {
     pub handshakes: Handle,
 }
 
-/// Accepts and serves until `stop`. Then it closes the listener, lets pending dials continue, and returns once no connection
-/// needs it: an HTTP CONNECT tunnel belongs to its link's task, but a gRPC tunnel needs its HTTP/2 connection, which is driven
-/// here. Dropping the future ends these.
+/// Accepts and serves until the server stops. Then it closes the listener, lets pending dials continue, and returns once no
+/// connection needs it: an HTTP CONNECT tunnel belongs to its link's task, but a gRPC tunnel needs its HTTP/2 connection, which is
+/// driven here. Dropping the future ends these.
 ///
 /// `keepalive` is `--frontend-keepalive-time`: idle time after which an HTTP/2 client is pinged.
 pub async fn serve_frontend(
@@ -82,8 +77,8 @@ pub async fn serve_frontend(
     listener: FrontendListener,
     frontend: Frontend,
     keepalive: Duration,
-    stop: CancellationToken,
 ) {
+    let stop = frontend.lifetimes.stop.clone();
     let mut http2 = ServerSettings::for_frontends();
     http2.keepalive.interval = keepalive;
     let http2 = (mode == Protocol::Grpc).then(|| Arc::new(http2));
@@ -94,20 +89,20 @@ pub async fn serve_frontend(
             tracing::info!(target: "v0", port = "frontend", address = name, mode = mode.name(), "Listening");
             let serve = |connection| {
                 let (frontend, http2) = (frontend.clone().serving(&connection), http2.clone());
-                let (peer, stop) = (Arc::clone(&peer), stop.clone());
+                let peer = Arc::clone(&peer);
                 async move {
                     match http2 {
-                        None => frontend.serve_socket(connection, peer, &stop).await,
+                        None => frontend.serve_socket(connection, peer).await,
                         Some(settings) => {
                             let mut connection = ReadAhead::new(connection);
                             connection.begin(SOCKET_READ_AHEAD);
-                            frontend.serve_http2(connection, &settings, &peer, stop).await;
+                            frontend.serve_http2(connection, &settings, &peer).await;
                         }
                     }
                 }
             };
             let accepting = AcceptLoop::new(socket, name).with_priority(Priority::Client);
-            accept::each(accepting, &stop, serve, report).await;
+            accept::each(accepting, &stop, serve).await;
         }
         FrontendListener::Tls(listener, TlsPort { tls, names, unauthenticated, handshakes }) => {
             let address = listener.local_addr();
@@ -118,19 +113,18 @@ pub async fn serve_frontend(
             let arriving =
                 Handshakes::start(&handshakes, listener, name.clone(), tls, connections, Priority::Client);
             let serve = |arrived: Arrived| {
-                let (frontend, http2) = (frontend.clone(), http2.clone());
-                let (names, stop) = (names.clone(), stop.clone());
+                let (frontend, http2, names) = (frontend.clone(), http2.clone(), names.clone());
                 async move {
                     let refusals = &frontend.metrics.name_refusals;
                     let Some((connection, peer)) = admit(arrived, &names, refusals) else { return };
                     let frontend = frontend.serving(connection.get_ref().0.get_ref().stream());
                     match http2 {
-                        None => frontend.serve_socket(*connection, peer, &stop).await,
-                        Some(settings) => frontend.serve_http2(connection, &settings, &peer, stop).await,
+                        None => frontend.serve_socket(*connection, peer).await,
+                        Some(settings) => frontend.serve_http2(connection, &settings, &peer).await,
                     }
                 }
             };
-            accept::each(AcceptLoop::new(arriving, name), &stop, serve, report).await;
+            accept::each(AcceptLoop::new(arriving, name), &stop, serve).await;
         }
     }
 }
@@ -164,22 +158,19 @@ fn admit(
     arrived.slot.leave().then_some((arrived.stream, peer))
 }
 
-fn report(error: &JoinError) {
-    tracing::error!(%error, "a frontend connection's task failed; its connection is closed");
-}
-
 type TlsConnection = Box<ServerStream<ReadAhead<LinkSocket>>>;
 
 impl Frontend {
-    /// Drives one HTTP/2 connection, until its last stream has ended after the drain's begin or `stop`.
+    /// Drives one HTTP/2 connection, until its last stream has ended after a shutdown began. The dials of a connection that
+    /// is lost, or dropped with the future, end by themselves, because their streams fail.
     async fn serve_http2<IO: AsyncRead + AsyncWrite + Unpin>(
         &self,
         io: IO,
         settings: &ServerSettings,
         peer: &Arc<str>,
-        stop: CancellationToken,
     ) {
-        let dials = Mutex::new(JoinSet::new());
+        let Lifetimes { draining, stop, .. } = &self.lifetimes;
+        let dials = TaskTracker::new();
         // A Proxy stream is one dial.
         let refuse_at_limit = |request: Request, text: &str| {
             self.metrics.dials.failures.count(FailureReason::NoAgent);
@@ -218,31 +209,20 @@ impl Frontend {
             match request.accept(HeaderMap::new()) {
                 Ok(stream) => {
                     let (frontend, peer) = (self.clone(), Arc::clone(peer));
-                    dials.lock().spawn(async move { frontend.serve_stream(stream, peer).await });
+                    dials.spawn(async move { frontend.serve_stream(stream, peer).await });
                 }
                 Err(error) => tracing::debug!(%peer, %error, "frontend stream lost before it was accepted"),
             }
         };
         let shutdown = async {
-            if self.draining.is_cancelled() || self.dialer.refusal.is_some() {
+            if draining.is_cancelled() || self.dialer.refusal.is_some() {
                 let _stopped = timeout(AGE_IN_DRAIN, stop.cancelled()).await;
             } else {
-                self.draining.cancelled().await;
+                draining.cancelled().await;
             }
         };
         let io = AuthorityPatch::new(io, settings.max_frame_size);
-        let served = {
-            let mut serving = pin!(serve_connection(io, settings, on_stream, shutdown));
-            poll_fn(|cx| {
-                let served = serving.as_mut().poll(cx);
-                // Most connections have one stream, for hours. A finished task keeps its memory until it is joined.
-                while let Poll::Ready(Some(ended)) = dials.lock().poll_join_next(cx) {
-                    ended.unwrap_or_else(|error| report(&error));
-                }
-                served
-            })
-            .await
-        };
+        let served = serve_connection(io, settings, on_stream, shutdown).await;
         match served {
             // kube-apiserver closes its connection together with its last stream, without GOAWAY.
             Ok(()) => tracing::trace!(%peer, "frontend connection ended"),
@@ -255,10 +235,7 @@ impl Frontend {
             ),
             Err(error) => tracing::debug!(%peer, %error, "frontend connection lost"),
         }
-        // The streams of a lost connection end by themselves as soon as they notice the loss.
-        let mut dials = dials.into_inner();
-        while let Some(ended) = dials.join_next().await {
-            ended.unwrap_or_else(|error| report(&error));
-        }
+        dials.close();
+        dials.wait().await;
     }
 }

@@ -15,11 +15,11 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use super::Protocol;
 use super::listen::{FrontendListener, serve_frontend};
 use super::testing::{Readings, SOON, ScriptedDial, dialer, frontend};
+use crate::accept::Lifetimes;
 use crate::captured_log::CapturedLog;
 
 struct Bench {
@@ -37,11 +37,11 @@ impl Bench {
         let path = directory.path().join("frontend.sock");
         let listener = FrontendListener::Unix(UnixSocket::bind(&path, true).unwrap());
         let (dialer, dials) = dialer();
-        let (readings, stop) = (Readings::new(), CancellationToken::new());
+        let (readings, lifetimes) = (Readings::new(), Lifetimes::default());
         let keepalive = Duration::from_secs(3600);
-        let frontend = frontend(dialer, &readings, &TaskTracker::new());
-        let task = serve_frontend(mode, listener, frontend, keepalive, stop.clone());
-        Bench { dials, readings, stop, task: tokio::spawn(task), path, _directory: directory }
+        let frontend = frontend(dialer, &readings, &lifetimes);
+        let task = serve_frontend(mode, listener, frontend, keepalive);
+        Bench { dials, readings, stop: lifetimes.stop, task: tokio::spawn(task), path, _directory: directory }
     }
 
     async fn connect(&self) -> UnixStream {
@@ -75,6 +75,10 @@ async fn expect(stream: &mut WireStream, packet: Packet<Bytes>) {
     assert_eq!(next(stream).await, Some(Ok(Incoming::Packet(packet))));
 }
 
+fn dial_req() -> Packet<Bytes> {
+    Packet::DialReq { random: DialId(9), protocol: "tcp".into(), address: "node:1".into(), trace: None }
+}
+
 fn data(payload: &'static [u8]) -> Packet<Bytes> {
     Packet::Data { id: ConnectId(1), payload: Bytes::from_static(payload) }
 }
@@ -106,9 +110,7 @@ async fn grpc_over_a_unix_socket_outlives_its_listener() {
     let mut bench = Bench::new(Protocol::Grpc);
     let mut connected = bench.open("/ProxyService/Proxy").await.unwrap();
     let stream = &mut connected.stream;
-    let dial_req =
-        Packet::DialReq { random: DialId(9), protocol: "tcp".into(), address: "node:1".into(), trace: None };
-    stream.send(dial_req).unwrap();
+    stream.send(dial_req()).unwrap();
     let mut endpoint = bench.dial().await.succeed();
     expect(stream, Packet::DialRsp { random: DialId(9), outcome: Ok(ConnectId(1)) }).await;
     stream.send(data(b"hi")).unwrap();
@@ -136,9 +138,7 @@ async fn grpc_over_a_unix_socket_outlives_its_listener() {
 async fn a_lost_grpc_connection_cancels_its_dial() {
     let mut bench = Bench::new(Protocol::Grpc);
     let mut connected = bench.open("/ProxyService/Proxy").await.unwrap();
-    let dial_req =
-        Packet::DialReq { random: DialId(9), protocol: "tcp".into(), address: "node:1".into(), trace: None };
-    connected.stream.send(dial_req).unwrap();
+    connected.stream.send(dial_req()).unwrap();
     let dial = bench.dial().await;
     drop(connected);
     dial.cancelled().await;
@@ -236,11 +236,14 @@ async fn streams_with_unsent_answers_count_under_the_limit() {
 }
 
 #[tokio::test]
-async fn dropping_the_listener_ends_its_grpc_connections() {
-    let bench = Bench::new(Protocol::Grpc);
+async fn dropping_the_listener_ends_its_grpc_connections_and_their_dials() {
+    let mut bench = Bench::new(Protocol::Grpc);
     let mut connected = bench.open("/ProxyService/Proxy").await.unwrap();
+    connected.stream.send(dial_req()).unwrap();
+    let dial = bench.dial().await;
     bench.task.abort();
     assert!(matches!(next(&mut connected.stream).await, Some(Err(_))));
+    dial.cancelled().await;
 }
 
 #[tokio::test]

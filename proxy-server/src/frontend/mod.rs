@@ -25,10 +25,9 @@ use net::listen::{Priority, descriptor_limit};
 use serve::logs::{ConnectionLogWriter, LogLimit};
 use serve::metrics::LiveGuard;
 use tokio::sync::Semaphore;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 pub use self::listen::{FrontendListener, TlsPort, serve_frontend};
+use crate::accept::Lifetimes;
 use crate::dial::{DialFailure, Dialer};
 use crate::metrics::{FrontendName, Metrics, Port};
 
@@ -42,16 +41,12 @@ pub struct Frontend {
     pub dialer: Dialer,
     /// The server's metrics.
     pub metrics: Metrics,
-    /// Counts dials and connections, which a shutdown waits for: each from before its dial until its client's socket or stream
-    /// is closed.
-    pub lifetimes: TaskTracker,
+    /// What a shutdown waits for, and what it ends.
+    pub lifetimes: Lifetimes,
     /// The connection log.
     pub records: ConnectionLogWriter,
     /// Its name in logs and metrics if the process has several frontends.
     pub name: Option<FrontendName>,
-    /// Canceled when a shutdown begins: HTTP/2 connections then send GOAWAY, so that their clients open new ones, to a successor
-    /// if one listens, or to this server.
-    pub draining: CancellationToken,
     /// Limits the Proxy streams of all frontends; further ones are refused.
     pub streams: Arc<Semaphore>,
     /// Limits the lines about peers with another protocol, and about refused clients.

@@ -18,13 +18,13 @@ use tokio::io::{AsyncWrite, DuplexStream};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::io::poll_read_buf;
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::connection_log::{ConnInfo, ConnectionLog};
 use super::{Frontend, OpenGuard};
+use crate::accept::Lifetimes;
 use crate::agent_stream::testing::{Command, DialReply};
-use crate::agent_stream::{LinkHandle, OpenConnection};
+use crate::agent_stream::{LinkFacts, LinkHandle, OpenConnection};
 use crate::backends::{Backend, BackendManager, Identifiers, LaneTraffic, Strategy};
 use crate::dial::{DialFailure, Dialer, Target};
 use crate::limits::Budget;
@@ -79,20 +79,24 @@ pub(super) struct ScriptedDial {
 }
 
 /// The only frontend of a server.
-pub(super) fn frontend(dialer: Dialer, readings: &Readings, lifetimes: &TaskTracker) -> Frontend {
+pub(super) fn frontend(dialer: Dialer, readings: &Readings, lifetimes: &Lifetimes) -> Frontend {
     let (metrics, lifetimes) = (readings.metrics.clone(), lifetimes.clone());
-    let (draining, streams) = (CancellationToken::new(), Arc::new(Semaphore::new(3)));
     let (records, logs) = (ConnectionLogWriter::default(), LogLimit::default());
-    Frontend { dialer, metrics, lifetimes, records, name: None, draining, streams, logs }
+    Frontend { dialer, metrics, lifetimes, records, name: None, streams: Arc::new(Semaphore::new(3)), logs }
 }
 
 /// A dialer through one agent, whose answers the test gives one by one.
 pub(super) fn dialer() -> (Dialer, mpsc::UnboundedReceiver<ScriptedDial>) {
     let metrics = crate::metrics::register(&mut Registry::default());
     let backends = BackendManager::new(&[Strategy::Default], metrics.routes.clone());
-    let (handle, mut commands) = LinkHandle::new();
-    let backend =
-        Backend { agent_id: "agent".into(), identifiers: Identifiers::default(), process: None, handle };
+    let (handle, mut commands) = LinkHandle::new(LinkFacts::default());
+    let backend = Backend {
+        agent_id: "agent".into(),
+        identifiers: Identifiers::default(),
+        process: None,
+        owner: None,
+        handle,
+    };
     let registration = backends.register(backend).expect("the first agent");
     let (sender, receiver) = mpsc::unbounded_channel();
     tokio::spawn(async move {

@@ -3,7 +3,6 @@
 //! A struct on a passed registry, never globals. Gauges of open items are changed by guards, so that they cannot drift. Nothing
 //! here decides anything.
 
-mod established;
 mod labels;
 #[cfg(test)]
 mod tests;
@@ -21,7 +20,6 @@ use serve::statusz::Journal;
 use crate::backends::{OutlierMetrics, RouteMetrics};
 use crate::dial::{DialMetrics, FailureReason};
 
-pub use established::{Established, EstablishedGuard};
 pub use labels::{
     AgentAuthMode, Claim, ClaimAction, ClosedReason, FrontendName, PeerKind, Port, RefusedConnect,
     ReviewResult, ServiceMethod, UnauthenticatedCloseReason,
@@ -47,8 +45,13 @@ serve::families! {
         pub journal: Journal => |_r| Journal::default();
         /// The metrics of dials.
         pub dials: DialMetrics => |r| DialMetrics { journal: journal.clone(), ..DialMetrics::register(r) };
-        /// `established_connections`; `connection_duration_seconds` and `established_connections_closed_total` when one ends.
-        pub established: Established;
+        pub established: Live = "established_connections",
+            "Current number of established end-to-end connections (post-dial).";
+        pub connection_duration: Lazy<Histogram> = "connection_duration_seconds",
+            "Seconds from a connection's establishment to its end", Lazy::new(|| Histogram::new(DURATION));
+        /// Ours.
+        pub established_closed: CountBy<ClosedReason> = "established_connections_closed_total",
+            "Established connections that ended, by reason";
         /// Proposed for Go. Present from the start.
         pub backend_duration: Histogram = "backend_connection_duration_seconds",
             "Seconds from the connect of an agent stream to its end", Histogram::new(DURATION);

@@ -21,7 +21,6 @@ use rustix::thread::gettid;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
-use tokio::task::JoinError;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -116,7 +115,7 @@ impl Handshakes {
         };
         let accepting = async move {
             let accepting = AcceptLoop::new(listener, name).with_priority(priority);
-            accept::each(accepting, &CancellationToken::new(), serve, report).await;
+            accept::each(accepting, &CancellationToken::new(), serve).await;
         };
         Handshakes { arrived, accepting: AbortOnDropHandle::new(on.spawn(accepting)) }
     }
@@ -138,10 +137,6 @@ impl Source for Handshakes {
         }
         Poll::Pending
     }
-}
-
-fn report(error: &JoinError) {
-    tracing::error!(%error, "a handshake's task failed; its connection is closed");
 }
 
 async fn serve(

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -333,10 +333,10 @@ async fn unreachable_socket_is_reported() {
 async fn a_socket_that_yields_leaves_its_path_to_the_successor() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("s.sock");
-    let shutting_down = Arc::new(AtomicBool::new(false));
-    let socket = UnixSocket::bind(&path, true).unwrap().yielding(Arc::clone(&shutting_down));
+    let shutdown = CancellationToken::new();
+    let socket = UnixSocket::bind(&path, true).unwrap().yielding(shutdown.clone());
     let running = tokio::spawn(accept_all(AcceptLoop::new(socket, "test")));
-    shutting_down.store(true, Ordering::Release);
+    shutdown.cancel();
     UnixStream::connect(&path).await.unwrap();
     // The successor has deleted the file and not bound yet.
     std::fs::remove_file(&path).unwrap();

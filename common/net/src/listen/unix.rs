@@ -25,7 +25,6 @@ use std::os::unix::net::UnixListener as StdListener;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -33,6 +32,7 @@ use parking_lot::Mutex;
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{Interval, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
 
 use super::BindError;
 use super::accept::Source;
@@ -71,8 +71,8 @@ pub struct UnixSocket {
     previous: Option<UnixListener>,
     /// As of the last check.
     reach: Reach,
-    /// The process is about to end: the path belongs to its successor.
-    shutting_down: Arc<AtomicBool>,
+    /// Canceled when the process is about to end: the path belongs to its successor.
+    shutdown: CancellationToken,
 }
 
 #[derive(Debug)]
@@ -111,7 +111,7 @@ impl UnixSocket {
             watch: Box::pin(watch),
             previous: None,
             reach: Reach::default(),
-            shutting_down: Arc::default(),
+            shutdown: CancellationToken::new(),
         })
     }
 
@@ -129,10 +129,10 @@ impl UnixSocket {
         self
     }
 
-    /// While `shutting_down` is true, a deleted file is not bound again, and another process's file is not an error.
+    /// Once `shutdown` is canceled, a deleted file is not bound again, and another process's file is not an error.
     #[must_use]
-    pub fn yielding(mut self, shutting_down: Arc<AtomicBool>) -> Self {
-        self.shutting_down = shutting_down;
+    pub fn yielding(mut self, shutdown: CancellationToken) -> Self {
+        self.shutdown = shutdown;
         self
     }
 
@@ -144,7 +144,7 @@ impl UnixSocket {
     /// Checks the file, and binds again if it is gone. Established connections continue.
     fn check(&mut self) {
         let Some(file) = self.bound.file else { return };
-        if self.shutting_down.load(Ordering::Acquire) {
+        if self.shutdown.is_cancelled() {
             return;
         }
         let why = match fs::symlink_metadata(&self.path) {

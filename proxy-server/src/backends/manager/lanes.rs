@@ -5,14 +5,6 @@ use crate::backends::{Backend, LinkId};
 use crate::limits::{MAX_LANES_PER_AGENT, MAX_STREAMS_PER_AGENT};
 
 impl<L: Clone> BackendManager<L> {
-    /// The handles of the lanes of an agent process that opens another one.
-    pub fn lanes_of_process(&self, backend: &Backend<L>) -> Vec<L> {
-        let state = self.shared.state.read();
-        let streams = state.agents.get(&backend.agent_id).into_iter().flat_map(|agent| &agent.streams);
-        let lanes = streams.filter_map(|id| Some(&state.links.get(id)?.backend));
-        lanes.filter(|lane| lane.is_lane_of(backend)).map(|lane| lane.handle.clone()).collect()
-    }
-
     /// The handles of the other streams of the same agent id.
     pub fn siblings(&self, id: LinkId) -> Vec<L> {
         self.siblings_where(id, |_, _| true)
@@ -49,6 +41,12 @@ impl<L: Clone> State<L> {
             streams.iter().enumerate().filter(|(place, one)| !is_lane_of(&streams[..*place], one)).count();
         streams.len() < MAX_LANES_PER_AGENT
             && (processes < MAX_STREAMS_PER_AGENT || is_lane_of(&streams, backend))
+    }
+
+    /// A lane of an agent process that opens another one.
+    pub(super) fn lane_of_process(&self, backend: &Backend<L>) -> Option<&Link<L>> {
+        let streams = &self.agents.get(&backend.agent_id)?.streams;
+        streams.iter().filter_map(|id| self.links.get(id)).find(|link| link.backend.is_lane_of(backend))
     }
 
     /// All streams of a stream's agent id, itself included, the oldest first.

@@ -55,14 +55,14 @@ const REQUEST_LINE: HeadError = HeadError::Bad("malformed request line");
 const TARGET: HeadError = HeadError::Bad("CONNECT target must be host:port");
 const FIELD: HeadError = HeadError::Bad("malformed header field");
 
-/// Parses a head incrementally: each line when it is complete, so that a fault is answered at once, and the whole head at its end.
+/// Parses a head incrementally: the lines so far at the end of each line, so that a fault is answered at once. These are at most
+/// [`MAX_FIELDS`] + 2 passes over [`MAX_HEAD`] bytes.
 #[derive(Debug, Default)]
 pub struct HeadParser {
     /// Bytes scanned so far.
     scanned: usize,
-    /// Where the current line starts.
-    line_start: usize,
-    fields: usize,
+    /// The request line is complete.
+    in_fields: bool,
 }
 
 impl HeadParser {
@@ -74,25 +74,20 @@ impl HeadParser {
             if self.scanned >= MAX_HEAD {
                 return Err(HeadError::TooLarge);
             }
-            let after_cr = self.scanned > self.line_start && bytes.get(self.scanned - 1) == Some(&b'\r');
+            let after_cr = self.scanned > 0 && bytes.get(self.scanned - 1) == Some(&b'\r');
             self.scanned += 1;
             match byte {
                 b'\n' if !after_cr => return Err(HeadError::Bad("line without CR before LF")),
                 b'\n' => {
-                    let (lines, _) = bytes.split_at_checked(self.scanned).unwrap_or((bytes, &[]));
-                    match lines.get(self.line_start..).unwrap_or_default() {
-                        b"\r\n" if self.line_start > 0 => return head(lines).map(Some),
-                        line if self.line_start == 0 => request_line(line)?,
-                        line => {
-                            self.fields += 1;
-                            field(line, self.fields)?;
-                        }
+                    let lines = bytes.get(..self.scanned).unwrap_or(bytes);
+                    if let Some(head) = parse(lines)? {
+                        return Ok(Some(head));
                     }
-                    self.line_start = self.scanned;
+                    self.in_fields = true;
                 }
                 _ if after_cr => return Err(CONTROL),
                 b'\r' => {}
-                b'\t' if self.line_start > 0 => {}
+                b'\t' if self.in_fields => {}
                 0..=31 | 127 => return Err(CONTROL),
                 _ => {}
             }
@@ -101,28 +96,22 @@ impl HeadParser {
     }
 }
 
-fn request_line(line: &[u8]) -> Result<(), HeadError> {
-    if line == b"\r\n" {
+/// Parses the complete lines so far; `None` before the empty line.
+fn parse(lines: &[u8]) -> Result<Option<Head>, HeadError> {
+    let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
+    let mut request = httparse::Request::new(&mut fields);
+    match request.parse(lines) {
+        Ok(httparse::Status::Complete(len)) => head(&request, len).map(Some),
         // The parser skips empty lines before a request.
-        return Err(REQUEST_LINE);
-    }
-    match httparse::Request::new(&mut []).parse(line) {
-        Ok(_) => Ok(()),
-        Err(httparse::Error::Version) if is_version(line.split(|byte| *byte == b' ').nth(2)) => {
+        Ok(httparse::Status::Partial) if lines == b"\r\n" => Err(REQUEST_LINE),
+        Ok(httparse::Status::Partial) => Ok(None),
+        Err(httparse::Error::TooManyHeaders) => Err(HeadError::TooLarge),
+        Err(httparse::Error::HeaderName | httparse::Error::HeaderValue) => Err(FIELD),
+        Err(httparse::Error::Version) if is_version(lines.split(|byte| *byte == b' ').nth(2)) => {
             Err(HeadError::Version)
         }
         Err(_) => Err(REQUEST_LINE),
     }
-}
-
-fn field(line: &[u8], count: usize) -> Result<(), HeadError> {
-    if count > MAX_FIELDS {
-        return Err(HeadError::TooLarge);
-    }
-    if line.starts_with(b" ") || line.starts_with(b"\t") {
-        return Err(HeadError::Bad("folded header line"));
-    }
-    httparse::parse_headers(line, &mut [httparse::EMPTY_HEADER]).map(drop).map_err(|_| FIELD)
 }
 
 fn is_version(word: Option<&[u8]>) -> bool {
@@ -132,10 +121,7 @@ fn is_version(word: Option<&[u8]>) -> bool {
 
 /// Checks a complete head. Not earlier: an invalid field cannot replace a method's 405, and the client has sent its whole request
 /// before the answer.
-fn head(bytes: &[u8]) -> Result<Head, HeadError> {
-    let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
-    let mut request = httparse::Request::new(&mut fields);
-    let Ok(httparse::Status::Complete(_)) = request.parse(bytes) else { return Err(FIELD) };
+fn head(request: &httparse::Request<'_, '_>, len: usize) -> Result<Head, HeadError> {
     let target = request.path.unwrap_or_default();
     let address = match request.method {
         // Methods are case-sensitive.
@@ -160,7 +146,7 @@ fn head(bytes: &[u8]) -> Result<Head, HeadError> {
             user_agent = Some(cut.escape_ascii().to_string());
         }
     }
-    Ok(Head { address, user_agent, len: bytes.len() })
+    Ok(Head { address, user_agent, len })
 }
 
 /// Checks an authority-form target, and returns it for the agent, which names faults of the port. A path and a

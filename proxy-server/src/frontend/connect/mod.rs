@@ -29,7 +29,6 @@ use net::scratch::poll_read_once;
 use serve::logs::Peer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, sleep, timeout};
-use tokio_util::sync::CancellationToken;
 
 use self::head::{Head, HeadError, HeadParser};
 use self::local_io::SocketIo;
@@ -66,18 +65,13 @@ enum NotServed {
 }
 
 impl Frontend {
-    /// Serves one connection until it is attached to its link or closed. `peer` is for the log. `stop` ends it only before a
+    /// Serves one connection until it is attached to its link or closed. `peer` is for the log. A stop ends it only before a
     /// request has arrived.
-    pub(crate) async fn serve_socket<S: Socket>(
-        &self,
-        mut socket: S,
-        peer: Arc<str>,
-        stop: &CancellationToken,
-    ) {
+    pub(crate) async fn serve_socket<S: Socket>(&self, mut socket: S, peer: Arc<str>) {
         let mut buffer = BytesMut::with_capacity(FIRST_READ);
         let head = tokio::select! {
             head = timeout(HEAD_TIMEOUT, read_head(&mut socket, &mut buffer)) => head.unwrap_or(Err(NotServed::Slow)),
-            () = stop.cancelled() => Err(NotServed::Stopping),
+            () = self.lifetimes.stop.cancelled() => Err(NotServed::Stopping),
         };
         match head {
             Ok(head) => {
@@ -104,7 +98,7 @@ impl Frontend {
 
     async fn connect<S: Socket>(&self, mut socket: S, peer: Arc<str>, head: Head, mut early: BytesMut) {
         let live = self.enter(self.metrics.http_connections.enter());
-        let lifetime = self.lifetimes.token();
+        let lifetime = self.lifetimes.connections.token();
         let id = next_id();
         let target = Target::new("tcp", head.address).numbered(i64::try_from(id).unwrap_or_default());
         let (host, user_agent) =

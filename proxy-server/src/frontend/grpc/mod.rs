@@ -42,7 +42,7 @@ impl Frontend {
         let Some(target) = first_dial(&mut stream).await else {
             return end(stream).await;
         };
-        let lifetime = self.lifetimes.token();
+        let lifetime = self.lifetimes.connections.token();
         let id = next_id();
         let (dial_id, address) = (target.dial_id, Peer(&target.address).to_string());
         let frontend = self.name.map(FrontendName::name);

@@ -10,9 +10,9 @@ use mux::{Cause, ConnectId, DialId, Packet};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, timeout};
-use tokio_util::task::TaskTracker;
 
 use super::*;
+use crate::accept::Lifetimes;
 use crate::frontend::barrier;
 use crate::frontend::testing::{
     Endpoint, ReadEnd, Readings, SOON, ScriptedDial, Sent, TestClient, dialer, frontend, wire,
@@ -26,7 +26,7 @@ struct Bench {
     client: TestClient,
     dials: UnboundedReceiver<ScriptedDial>,
     readings: Readings,
-    lifetimes: TaskTracker,
+    lifetimes: Lifetimes,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -34,7 +34,7 @@ impl Bench {
     fn new() -> Self {
         let (dialer, dials) = dialer();
         let (server, client) = wire();
-        let (readings, lifetimes) = (Readings::new(), TaskTracker::new());
+        let (readings, lifetimes) = (Readings::new(), Lifetimes::default());
         let frontend = frontend(dialer, &readings, &lifetimes);
         let task = tokio::spawn(async move { frontend.serve_stream(server, "test".into()).await });
         Bench { client, dials, readings, lifetimes, task }
@@ -170,22 +170,22 @@ async fn failures_have_their_texts() {
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_waits_from_before_the_dial_until_the_clients_end() {
     let mut bench = Bench::new();
-    assert!(bench.lifetimes.is_empty(), "not for a stream that dials nothing");
+    assert!(bench.lifetimes.connections.is_empty(), "not for a stream that dials nothing");
     let dial = bench.dial().await;
-    assert_eq!(bench.lifetimes.len(), 1, "for a dial");
+    assert_eq!(bench.lifetimes.connections.len(), 1, "for a dial");
     let endpoint = dial.succeed();
     bench.client.packet().await;
-    assert_eq!(bench.lifetimes.len(), 1, "for a connection");
+    assert_eq!(bench.lifetimes.connections.len(), 1, "for a connection");
     drop(endpoint.stream);
     assert_eq!(bench.client.packet().await, close_rsp(""));
-    assert_eq!(bench.lifetimes.len(), 1, "for the end of its stream");
-    bench.lifetimes.close();
-    timeout(SOON, bench.lifetimes.wait()).await.expect("no longer");
+    assert_eq!(bench.lifetimes.connections.len(), 1, "for the end of its stream");
+    bench.lifetimes.connections.close();
+    timeout(SOON, bench.lifetimes.connections.wait()).await.expect("no longer");
     let mut bench = Bench::new();
     bench.dial().await.fail(DialFailure::NoAgent);
     bench.client.packet().await;
-    bench.lifetimes.close();
-    timeout(SOON, bench.lifetimes.wait()).await.expect("no longer");
+    bench.lifetimes.connections.close();
+    timeout(SOON, bench.lifetimes.connections.wait()).await.expect("no longer");
 }
 
 #[tokio::test(start_paused = true)]
@@ -340,7 +340,7 @@ async fn large_packets_are_cut_both_ways() {
 async fn answer_to_first_message(length: usize) -> Result<Option<Incoming>, WireError> {
     let (client, server) = tokio::io::duplex(1 << 20);
     let readings = Readings::new();
-    let frontend = frontend(dialer().0, &readings, &TaskTracker::new());
+    let frontend = frontend(dialer().0, &readings, &Lifetimes::default());
     tokio::spawn(async move {
         let on_stream = |request: Request| {
             let (stream, frontend) = (request.accept(HeaderMap::new()).unwrap(), frontend.clone());

@@ -8,10 +8,9 @@ use tokio::io::{DuplexStream, duplex};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use super::*;
+use crate::accept::Lifetimes;
 use crate::frontend::barrier;
 use crate::frontend::testing::{Endpoint, ReadEnd, Readings, SOON, ScriptedDial, dialer, frontend};
 
@@ -21,21 +20,20 @@ struct Bench {
     frontend: Frontend,
     dials: UnboundedReceiver<ScriptedDial>,
     readings: Readings,
-    lifetimes: TaskTracker,
-    stop: CancellationToken,
+    lifetimes: Lifetimes,
 }
 
 impl Bench {
     fn new() -> Self {
         let (dialer, dials) = dialer();
-        let (readings, lifetimes) = (Readings::new(), TaskTracker::new());
+        let (readings, lifetimes) = (Readings::new(), Lifetimes::default());
         let frontend = frontend(dialer, &readings, &lifetimes);
-        Bench { frontend, dials, readings, lifetimes, stop: CancellationToken::new() }
+        Bench { frontend, dials, readings, lifetimes }
     }
 
     fn serve<S: Socket>(&self, socket: S) -> JoinHandle<()> {
-        let (frontend, stop) = (self.frontend.clone(), self.stop.clone());
-        tokio::spawn(async move { frontend.serve_socket(socket, "test".into(), &stop).await })
+        let frontend = self.frontend.clone();
+        tokio::spawn(async move { frontend.serve_socket(socket, "test".into()).await })
     }
 
     fn connect(&self) -> (DuplexStream, JoinHandle<()>) {
@@ -130,17 +128,17 @@ async fn a_shutdown_waits_from_before_the_dial_until_the_clients_end() {
     let _task = bench.serve(server);
     client.write_all(REQUEST).await.unwrap();
     let dial = bench.dial().await;
-    assert_eq!(bench.lifetimes.len(), 1, "for a dial");
+    assert_eq!(bench.lifetimes.connections.len(), 1, "for a dial");
     let mut endpoint = dial.succeed();
     expect_established(&mut client).await;
     endpoint.stream.write_all(&[7; 1000]).await.unwrap();
     drop(endpoint.stream);
-    bench.lifetimes.close();
-    let early = timeout(Duration::from_millis(500), bench.lifetimes.wait()).await;
+    bench.lifetimes.connections.close();
+    let early = timeout(Duration::from_millis(500), bench.lifetimes.connections.wait()).await;
     assert!(early.is_err(), "for what the client has not taken");
     assert_eq!(read_all(&mut client).await.len(), 1000);
     drop(client);
-    timeout(SOON, bench.lifetimes.wait()).await.expect("no longer");
+    timeout(SOON, bench.lifetimes.connections.wait()).await.expect("no longer");
     assert_eq!(endpoint.attached.await, Ok(None));
 }
 
@@ -298,7 +296,7 @@ async fn stop_ends_only_clients_without_a_request() {
     asked.write_all(REQUEST).await.unwrap();
     let dial = bench.dial().await;
     let (mut silent, task) = bench.connect();
-    bench.stop.cancel();
+    bench.lifetimes.stop.cancel();
     assert_eq!(read_all(&mut silent).await, "");
     task.await.expect("no panic");
     let _endpoint = dial.succeed();
