@@ -1,9 +1,11 @@
-//! Common exchanges over one connection, each with checksums and a deadline.
+//! Common exchanges over one connection, each with checksums and a deadline, and many of them at once.
 
+use std::future::Future;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::task::JoinSet;
 
 use crate::frontend::{Conn, Frontend};
 use crate::payload::Payload;
@@ -60,4 +62,24 @@ pub async fn expect_any_end(conn: &mut Conn) -> Result<()> {
     // A reset counts as an end.
     let _ = within("the end of a connection", conn.read_to_end(&mut rest)).await?;
     Ok(())
+}
+
+/// Runs all of this work, `at_once` at a time, and returns its values in the order of their ends.
+///
+/// # Errors
+/// The first failure.
+pub async fn pool<T, E, F>(at_once: usize, work: impl IntoIterator<Item = F>) -> Result<Vec<T>>
+where
+    T: Send + 'static,
+    E: Into<anyhow::Error> + Send + 'static,
+    F: Future<Output = Result<T, E>> + Send + 'static,
+{
+    let (mut running, mut values, mut rest) = (JoinSet::new(), Vec::new(), work.into_iter());
+    loop {
+        running.extend(rest.by_ref().take(at_once - running.len()));
+        match running.join_next().await {
+            Some(value) => values.push(value?.map_err(Into::into)?),
+            None => return Ok(values),
+        }
+    }
 }

@@ -19,7 +19,7 @@ use std::thread;
 
 use anyhow::{Context, Result, ensure};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 
 use crate::figures::say;
 use crate::wait::DEADLINE;
@@ -131,6 +131,13 @@ impl Namespace {
         let stream = self.enter(|| Ok(std::net::TcpStream::connect_timeout(&address, DEADLINE)?))?;
         stream.set_nonblocking(true)?;
         Ok(TcpStream::from_std(stream)?)
+    }
+
+    /// A listener inside the namespace, for use anywhere.
+    pub fn listen(&self, address: SocketAddr) -> Result<TcpListener> {
+        let listener = self.enter(|| Ok(std::net::TcpListener::bind(address)?))?;
+        listener.set_nonblocking(true)?;
+        Ok(TcpListener::from_std(listener)?)
     }
 
     /// Runs a future inside, on a separate runtime.

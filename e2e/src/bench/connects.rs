@@ -12,6 +12,7 @@ use super::endpoint::{Command, CommandEndpoint};
 use super::report::{Report, Unit};
 use super::rig::Rig;
 use super::small::{echo_conn, rate, round_trip};
+use crate::exchange::pool;
 use crate::figures::percentile;
 use crate::frontend::Conn;
 use crate::usage::Usage;
@@ -103,20 +104,11 @@ async fn busy_beside_idle(rig: &Rig, endpoint: &CommandEndpoint, load: Load) -> 
 
 /// Dials `count` connections to an echo, 64 at a time.
 async fn dial_many(rig: &Rig, endpoint: &CommandEndpoint, count: usize) -> Result<Vec<Conn>> {
-    let (mut conns, mut dials) = (Vec::with_capacity(count), JoinSet::new());
-    for _ in 0..count {
-        if dials.len() >= 64
-            && let Some(dialed) = dials.join_next().await
-        {
-            conns.push(dialed??);
-        }
+    let dials = (0..count).map(|_| {
         let (dialer, target) = (rig.dialer(), endpoint.target());
-        dials.spawn(async move { echo_conn(&dialer, &target).await });
-    }
-    while let Some(dialed) = dials.join_next().await {
-        conns.push(dialed??);
-    }
-    Ok(conns)
+        async move { echo_conn(&dialer, &target).await }
+    });
+    pool(64, dials).await
 }
 
 async fn echoes_until(mut conn: Conn, end: Instant) -> Result<Vec<Duration>> {

@@ -71,16 +71,23 @@ impl Endpoint {
 
     /// The same at an address in a test's own network.
     pub async fn echo_at(at: IpAddr) -> Result<Self> {
-        Self::serve_at(at, |mut stream, _| async move {
-            let (mut input, mut output) = stream.split();
-            let _ = tokio::io::copy_buf(
-                &mut tokio::io::BufReader::with_capacity(64 * 1024, &mut input),
-                &mut output,
-            )
-            .await;
-            let _ = output.shutdown().await;
+        Self::echo_on(TcpListener::bind((at, 0)).await.context("cannot bind an endpoint")?, drop)
+    }
+
+    /// The same on a listener; `seen` is told the peer of each connection.
+    pub fn echo_on(listener: TcpListener, seen: impl Fn(SocketAddr) + Send + 'static) -> Result<Self> {
+        Self::serve_on(listener, move |mut stream, _| {
+            let _ = stream.peer_addr().map(&seen);
+            async move {
+                let (mut input, mut output) = stream.split();
+                let _ = tokio::io::copy_buf(
+                    &mut tokio::io::BufReader::with_capacity(64 * 1024, &mut input),
+                    &mut output,
+                )
+                .await;
+                let _ = output.shutdown().await;
+            }
         })
-        .await
     }
 
     /// Sends `payload` once it has accepted, then a FIN, then reads to the end.
@@ -119,9 +126,7 @@ impl Endpoint {
 
     /// The same inside a namespace.
     pub async fn sink_in(side: &Namespace) -> Result<Self> {
-        let listener = side.enter(|| Ok(std::net::TcpListener::bind((side.address, 0))?))?;
-        listener.set_nonblocking(true)?;
-        Self::serve_on(TcpListener::from_std(listener)?, |mut stream, shared| async move {
+        Self::serve_on(side.listen((side.address, 0).into())?, |mut stream, shared| async move {
             digest_to_end(&mut stream, &shared).await;
         })
     }
@@ -192,15 +197,8 @@ impl Endpoint {
         F: Fn(TcpStream, Arc<Shared>) -> Fut + Send + 'static,
         Fut: Future<Output = ()> + Send + 'static,
     {
-        Self::serve_at(Ipv4Addr::LOCALHOST.into(), habit).await
-    }
-
-    async fn serve_at<F, Fut>(at: IpAddr, habit: F) -> Result<Self>
-    where
-        F: Fn(TcpStream, Arc<Shared>) -> Fut + Send + 'static,
-        Fut: Future<Output = ()> + Send + 'static,
-    {
-        Self::serve_on(TcpListener::bind((at, 0)).await.context("cannot bind an endpoint")?, habit)
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
+        Self::serve_on(listener.context("cannot bind an endpoint")?, habit)
     }
 
     fn serve_on<F, Fut>(listener: TcpListener, habit: F) -> Result<Self>

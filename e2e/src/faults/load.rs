@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use crate::exchange::{echo, echoed};
+use crate::exchange::{echo, echoed, pool};
 use crate::figures::percentile;
 use crate::frontend::{Conn, Frontend};
 use crate::payload::Payload;
@@ -90,24 +90,13 @@ pub(super) fn ensure_calm(before: Duration, beside: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Establishes connections, `at_once` at a time.
+/// Establishes connections, 32 at a time.
 pub(super) async fn dialed(frontend: &Frontend, target: &str, count: usize) -> Result<Vec<Conn>> {
-    const AT_ONCE: usize = 32;
-    let mut dials = JoinSet::new();
-    let mut conns = Vec::with_capacity(count);
-    for _ in 0..count {
-        if dials.len() >= AT_ONCE
-            && let Some(conn) = dials.join_next().await
-        {
-            conns.push(conn??);
-        }
+    let dials = (0..count).map(|_| {
         let (frontend, target) = (frontend.clone(), target.to_owned());
-        dials.spawn(async move { frontend.dial(&target).await });
-    }
-    while let Some(conn) = dials.join_next().await {
-        conns.push(conn??);
-    }
-    Ok(conns)
+        async move { frontend.dial(&target).await }
+    });
+    pool(32, dials).await
 }
 
 /// A connection that echoes a payload with a checksum again and again, until it ends. Returns the moment of its end.

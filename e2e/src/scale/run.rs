@@ -11,6 +11,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, interval, sleep, timeout};
 
 use super::light::{Auth, Plan};
+use crate::exchange::pool;
 use crate::figures::percentile;
 use crate::frontend::{Conn, Frontend, SharedConnection};
 use crate::metrics::{SERVER, Scrape};
@@ -190,17 +191,11 @@ impl<'a> Rig<'a> {
     async fn connect(&self) -> Result<(Vec<Conn>, Usage)> {
         let grpc = self.pair.server().further.first().context("the gRPC frontend")?;
         let shared = SharedConnection::open(grpc, 16 << 10).await?;
-        let mut conns = Vec::with_capacity(self.options.connections);
-        while conns.len() < self.options.connections {
-            let mut dials = JoinSet::new();
-            for _ in 0..50 {
-                let shared = shared.clone();
-                dials.spawn(async move { shared.dial(TARGET).await });
-            }
-            while let Some(conn) = dials.join_next().await {
-                conns.push(conn??);
-            }
-        }
+        let dials = (0..self.options.connections).map(|_| {
+            let shared = shared.clone();
+            async move { shared.dial(TARGET).await }
+        });
+        let conns = pool(50, dials).await?;
         Ok((conns, self.pair.server().process.usage()?))
     }
 

@@ -4,7 +4,7 @@
 //! would send toward one side of them are dropped. That side is half-open: its packets get no answer.
 
 use std::collections::BTreeSet;
-use std::net::{SocketAddr, TcpListener as StdListener};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -90,11 +90,9 @@ pub(super) struct Balancer<'a> {
 impl<'a> Balancer<'a> {
     pub(super) fn start(network: &'a Network, servers: Vec<SocketAddr>) -> Result<Self> {
         let address = SocketAddr::from((VIRTUAL, PORT));
-        let (listener, runtime) = network.router.enter(|| {
-            let listener = StdListener::bind(address).context("cannot bind the balancer")?;
-            listener.set_nonblocking(true)?;
-            Ok((listener, Builder::new_multi_thread().worker_threads(1).enable_all().build()?))
-        })?;
+        let runtime = network
+            .router
+            .enter(|| Ok(Builder::new_multi_thread().worker_threads(1).enable_all().build()?))?;
         let shared = Arc::new(Shared {
             servers,
             choice: Mutex::new(Choice::Missing),
@@ -103,7 +101,7 @@ impl<'a> Balancer<'a> {
             loss: watch::Sender::new(Loss::None),
         });
         let within = runtime.enter();
-        let listener = TcpListener::from_std(listener)?;
+        let listener = network.router.listen(address).context("cannot bind the balancer")?;
         drop(within);
         runtime.spawn(accept(listener, Arc::clone(&shared)));
         Ok(Self { address, network, shared, runtime: Some(runtime) })

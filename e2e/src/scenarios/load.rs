@@ -1,18 +1,18 @@
 //! The load: for each server a client that dials often, and a client that calls over a connection that it keeps. The endpoint
 //! of all of them counts connections by agent.
 
-use std::net::{IpAddr, SocketAddr, TcpListener as StdListener};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use parking_lot::Mutex;
 use rand::RngExt;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, copy};
-use tokio::net::TcpListener;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, interval, sleep, sleep_until, timeout};
 
+use crate::endpoints;
 use crate::frontend::Frontend;
 use crate::netns::{Network, VIRTUAL};
 
@@ -158,47 +158,26 @@ pub(super) async fn call(conn: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> Re
     Ok(())
 }
 
-/// An endpoint that echoes, behind the balancer's router. Dropping it ends it.
+/// An endpoint that echoes, behind the balancer's router.
 #[derive(Debug)]
 pub(super) struct Endpoint {
-    pub(super) address: SocketAddr,
+    pub(super) echo: endpoints::Endpoint,
     /// The agent and the moment of each connection.
     accepted: Arc<Mutex<Vec<(IpAddr, Instant)>>>,
-    task: AbortHandle,
 }
 
 impl Endpoint {
     pub(super) fn start(network: &Network) -> Result<Self> {
-        let listener = network.router.enter(|| Ok(StdListener::bind((VIRTUAL, 0))?))?;
-        listener.set_nonblocking(true)?;
-        let (address, listener) = (listener.local_addr()?, TcpListener::from_std(listener)?);
         let accepted = Arc::<Mutex<Vec<_>>>::default();
-        let count = Arc::clone(&accepted);
-        let task = tokio::spawn(async move {
-            let mut serving = JoinSet::new();
-            while let Ok((mut stream, peer)) = listener.accept().await {
-                while serving.try_join_next().is_some() {}
-                count.lock().push((peer.ip(), Instant::now()));
-                serving.spawn(async move {
-                    let _ = stream.set_nodelay(true);
-                    let (mut input, mut output) = stream.split();
-                    // An error ends the connection, which the client notices.
-                    let _ = copy(&mut input, &mut output).await;
-                });
-            }
-        });
-        Ok(Self { address, accepted, task: task.abort_handle() })
+        let seen = Arc::clone(&accepted);
+        let listener = network.router.listen((VIRTUAL, 0).into())?;
+        let note = move |peer: SocketAddr| seen.lock().push((peer.ip(), Instant::now()));
+        Ok(Self { echo: endpoints::Endpoint::echo_on(listener, note)?, accepted })
     }
 
     /// The moments of the connections that an agent made.
     pub(super) fn accepted(&self, agent: IpAddr) -> Vec<Instant> {
         let accepted = self.accepted.lock();
         accepted.iter().filter(|(by, _)| *by == agent).map(|(_, at)| *at).collect()
-    }
-}
-
-impl Drop for Endpoint {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }

@@ -77,7 +77,7 @@ fn cumulative(opened: &[f64], seconds: f64) -> Curve {
 /// The median time of a call through the tunnel minus that of a direct one, in ms. Calls take turns.
 async fn cost(network: &Network, mix: &Mix, sizes: Sizes) -> Result<f64> {
     let world = World::start(network, mix, sizes, &[], &[]).await?;
-    let to: SocketAddr = world.endpoint.address;
+    let to: SocketAddr = world.endpoint.echo.address();
     let mut tunnel = world.pair.frontend().dial(&to.to_string()).await?;
     let mut direct = TcpStream::connect(to).await?;
     direct.set_nodelay(true)?;

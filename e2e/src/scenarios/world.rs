@@ -116,7 +116,7 @@ impl<'a> World<'a> {
     /// Starts the clients.
     pub(super) fn load(&self) -> Result<Load> {
         let frontends = self.pair.servers.iter().map(|server| server.frontend.clone().reading_once());
-        Ok(Load::start(&frontends.collect::<Result<Vec<Frontend>>>()?, self.endpoint.address))
+        Ok(Load::start(&frontends.collect::<Result<Vec<Frontend>>>()?, self.endpoint.echo.address()))
     }
 
     /// For each server the number of its agents over time.

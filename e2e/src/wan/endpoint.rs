@@ -1,12 +1,11 @@
 //! The endpoint of all connections: sends, receives or echoes bytes, depending on the first byte of a connection.
 
-use std::net::{SocketAddr, TcpListener as StdListener};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Result;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpListener;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
 
@@ -31,9 +30,8 @@ pub(super) struct Endpoint {
 
 impl Endpoint {
     pub(super) fn start(at: &Namespace, tls: Option<TlsAcceptor>) -> Result<Self> {
-        let listener = at.enter(|| Ok(StdListener::bind((at.address, 0))?))?;
-        listener.set_nonblocking(true)?;
-        let (address, listener) = (listener.local_addr()?, TcpListener::from_std(listener)?);
+        let listener = at.listen((at.address, 0).into())?;
+        let address = listener.local_addr()?;
         let received = Arc::<AtomicU64>::default();
         let count = Arc::clone(&received);
         let task = tokio::spawn(async move {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use e2e::adversarial::{PacketStream, dial_req};
 use e2e::endpoints::{Endpoint, FullQueue};
-use e2e::exchange::{echo, echo_within, expect_end};
+use e2e::exchange::{echo, echo_within, expect_end, pool};
 use e2e::figures::{percentile, say};
 use e2e::frontend::{Conn, Mode, SharedConnection};
 use e2e::metrics::{SERVER, Scrape, wait_for};
@@ -31,34 +31,18 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const AT_ONCE: usize = 200;
 
 async fn dialed(shared: &SharedConnection, target: &str, count: usize) -> Result<Vec<Conn>> {
-    let (mut dials, mut conns) = (JoinSet::new(), Vec::new());
-    while conns.len() < count {
-        while dials.len() < AT_ONCE && conns.len() + dials.len() < count {
-            let (shared, target) = (shared.clone(), target.to_owned());
-            dials.spawn(async move { shared.dial(&target).await });
-        }
-        if let Some(dial) = dials.join_next().await {
-            conns.push(dial??);
-        }
-    }
-    Ok(conns)
+    let dials = (0..count).map(|_| {
+        let (shared, target) = (shared.clone(), target.to_owned());
+        async move { shared.dial(&target).await }
+    });
+    pool(AT_ONCE, dials).await
 }
 
 /// Echoes on all connections, at most [`AT_ONCE`] at a time; each has its own payload.
 async fn echo_all(conns: Vec<Conn>, length: u64) -> Result<Vec<Conn>> {
-    let (mut echoes, mut echoed) = (JoinSet::new(), Vec::new());
-    let mut rest = conns.into_iter().enumerate();
-    loop {
-        while echoes.len() < AT_ONCE
-            && let Some((seed, conn)) = rest.next()
-        {
-            echoes.spawn(echo_within(conn, Payload::new(seed as u64, length), PATIENCE));
-        }
-        match echoes.join_next().await {
-            Some(conn) => echoed.push(conn??),
-            None => return Ok(echoed),
-        }
-    }
+    let payloads = (0..).map(|seed| Payload::new(seed, length));
+    let echoes = conns.into_iter().zip(payloads).map(|(conn, payload)| echo_within(conn, payload, PATIENCE));
+    pool(AT_ONCE, echoes).await
 }
 
 /// The agent and this process hold a descriptor for each, so there are fewer than 10,000 if the limit is low.
