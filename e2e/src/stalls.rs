@@ -26,8 +26,12 @@ const OFF: &str = "--connection-flow-control=false";
 /// add.
 const LINK_BUDGET: u64 = (256 << 20) + (8 << 20);
 
-/// Limit of the bytes queued for one connection with flow control: an initial window, and the queue of a gRPC client's stream.
-const WINDOWS: u64 = (128 << 10) + (256 << 10);
+/// Limit of the bytes queued for connections with flow control, as on a path with a high RTT, which a busy machine has too: the
+/// windows that they begin with, the windows above 1 MiB of all, and the queues of gRPC clients' streams (docs/limits.md).
+fn windows(connections: u64) -> u64 {
+    let first: u64 = (1..=connections).map(|open| ((64 << 20) / open).clamp(128 << 10, 1 << 20)).sum();
+    first + (64 << 20) + connections * (256 << 10)
+}
 
 /// Additional memory of a gRPC client's connection in the server: the flow-control window of its stream, which is not counted
 /// as queued while the agent stream has no room, 64 KiB of read-ahead, and HTTP/2's own buffers.
@@ -237,7 +241,7 @@ pub async fn beside_stalls(setup: Setup, flow_control: FlowControl, count: usize
     };
     most = most.most(Held::of(&pair).await?);
     let connections = 2 * count as u64;
-    let bound = if both { connections * WINDOWS } else { LINK_BUDGET };
+    let bound = if both { windows(connections) } else { LINK_BUDGET };
     let clients = if pair.frontend().mode == Mode::Grpc { connections * GRPC_CLIENT } else { 0 };
     Ok(Figures { flow_control, before, most, bound, clients, slowest, reset })
 }
