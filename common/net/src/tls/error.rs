@@ -1,6 +1,7 @@
 //! Errors of TLS files and handshakes. Every text is one line.
 
 use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -111,7 +112,11 @@ fn words(error: &rustls::Error) -> String {
 fn plain_names(presented: &[String]) -> String {
     let plain = |name: &String| {
         let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
-        inner.unwrap_or(name).trim_matches('"').to_owned()
+        let plain = inner.unwrap_or(name).trim_matches('"');
+        if name.starts_with("DnsName") && plain.parse::<IpAddr>().is_ok() {
+            return format!("DNS:{plain} (must be IP:{plain})");
+        }
+        plain.to_owned()
     };
     match presented {
         [] => "no name (it has no subjectAltName)".to_owned(),

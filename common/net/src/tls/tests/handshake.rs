@@ -104,6 +104,17 @@ async fn expired_and_misnamed_servers_are_refused() {
 }
 
 #[tokio::test]
+async fn an_address_that_is_written_as_a_dns_name_is_named_as_the_fault() {
+    let mut params = leaf(&["other.test"]);
+    params.subject_alt_names.push(SanType::DnsName("10.0.0.1".try_into().unwrap()));
+    let mut world = World::with_server(params);
+    world.client.server_names = vec!["10.0.0.1".to_owned()];
+    let text = world.shake().await.refused_by_client();
+    let names = "other.test, DNS:10.0.0.1 (must be IP:10.0.0.1)";
+    assert!(text.ends_with(&format!("not valid for name 10.0.0.1, only for {names}")), "{text}");
+}
+
+#[tokio::test]
 async fn addresses_are_verified_as_addresses() {
     let mut params = leaf(&[]);
     params.subject_alt_names =
