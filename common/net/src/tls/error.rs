@@ -101,6 +101,11 @@ fn words(error: &rustls::Error) -> String {
             let (expected, names) = (expected.to_str(), plain_names(presented));
             return format!("invalid peer certificate: not valid for name {expected}, only for {names}");
         }
+        CertificateError::UnsupportedSignatureAlgorithmContext { .. }
+        | CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => {
+            let why = "signed with an algorithm that is not accepted, such as SHA-1: issue it with SHA-256";
+            return format!("invalid peer certificate: {why}");
+        }
         _ => return error.to_string(),
     };
     let (now, limit) = (validity::rfc3339(now.as_secs()), validity::rfc3339(limit.as_secs()));
