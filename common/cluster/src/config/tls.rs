@@ -99,6 +99,12 @@ impl TlsFiles {
         Validity::of(&chain).map(|validity| validity.not_after)
     }
 
+    /// The source of the authorities, for errors.
+    pub(crate) fn authorities(&self) -> String {
+        let given = self.ca.as_ref().map(|ca| format!("certificate-authority{ca}"));
+        given.unwrap_or_else(|| "the system's CA certificates".to_owned())
+    }
+
     /// The name that the server's certificate must contain.
     pub(crate) fn name(&self, host: &str) -> Result<ServerName<'static>, String> {
         name(self.server_name.as_deref().unwrap_or(host))

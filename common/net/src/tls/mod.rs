@@ -32,7 +32,7 @@ pub use error::{HandshakeError, TlsError, read_failure};
 pub use flags::{Accepted, CipherSuites, TlsFlagError, TlsVersion};
 pub use gather::Gathering;
 pub use identity::PeerIdentity;
-pub use legacy::{LegacyPki, LegacyPkiObserver, any_server, ignore_legacy_pki, server_verifier};
+pub use legacy::{LegacyPki, LegacyPkiObserver, any_server, explained, ignore_legacy_pki, server_verifier};
 pub use material::{CertificateFacts, Material, Options, Rotating, Tls, Validities};
 pub use pem::{SHORTEST_RSA, key_pair, system_roots};
 pub use server::{ServerStream, ServerTls, ServerTlsOptions};
