@@ -31,7 +31,7 @@ pub use client::{ClientStream, ClientTls, ClientTlsOptions, client_config};
 pub use error::{HandshakeError, TlsError, read_failure};
 pub use flags::{Accepted, CipherSuites, TlsFlagError, TlsVersion};
 pub use gather::Gathering;
-pub use identity::PeerIdentity;
+pub use identity::{PeerIdentity, subject};
 pub use legacy::{LegacyPki, LegacyPkiObserver, any_server, explained, ignore_legacy_pki, server_verifier};
 pub use material::{CertificateFacts, Material, Options, Rotating, Tls, Validities};
 pub use pem::{SHORTEST_RSA, key_pair, system_roots};
