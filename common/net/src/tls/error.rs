@@ -22,7 +22,7 @@ pub enum TlsError {
         files: Vec<PathBuf>,
     },
     /// A server name is neither a DNS name nor an IP address.
-    #[error("{0:?} is not a server name: a DNS name or an IP address is expected, without a port")]
+    #[error("{0:?} is not a server name: a DNS name or an IP address is expected")]
     ServerName(String),
     /// rustls refuses the configuration.
     #[error("TLS configuration: {0}")]
