@@ -344,6 +344,25 @@ fn lasting_until(year: i32) -> (String, String) {
 }
 
 #[tokio::test]
+async fn a_refused_certificate_of_the_api_is_explained() {
+    let (pki, other, folder) = (pki(), pki(), tempfile::tempdir().unwrap());
+    let api = FakeApi::start_tls(Arc::clone(&pki.server)).await.unwrap();
+    let path = api.kubeconfig(folder.path(), "{}").unwrap();
+    let text = std::fs::read_to_string(&path).unwrap();
+    let why = "the certificate was issued by CN=rcgen self signed cert; trusted: CN=rcgen self signed cert (";
+    for (ca, name, expected) in [
+        (&pki.ca, "cp", "not valid for name cp, only for 127.0.0.1"),
+        (&other.ca, "127.0.0.1", &format!("BadSignature (certificate-authority-data: {why}")),
+    ] {
+        let cluster = format!("certificate-authority-data: {}, tls-server-name: {name}", STANDARD.encode(ca));
+        std::fs::write(&path, text.replace("server:", &format!("{cluster}, server:"))).unwrap();
+        let client = Client::new(Config::load(Some(&path)).unwrap(), "test", 0.0, 0);
+        let error = client.review_token("t", "x", LIMIT).await.unwrap_err().to_string();
+        assert!(error.contains(&format!("TLS handshake: invalid peer certificate: {expected}")), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn client_certificates_authenticate_and_are_read_again() {
     let (pki, other, folder) = (pki(), pki(), tempfile::tempdir().unwrap());
     let api = FakeApi::start_tls(Arc::clone(&pki.server)).await.unwrap();

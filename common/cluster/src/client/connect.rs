@@ -14,6 +14,8 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use net::env_proxy::{Proxy, tunnel};
 use net::listen::tune;
+use net::tls::{HandshakeError, explained};
+use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::task::{JoinSet, spawn_blocking};
@@ -48,9 +50,7 @@ pub(super) async fn connect(config: &Config, presented: &PresentedCredentials) -
         None => Box::new(dial(&server.host, server.port).await.map_err(|error| failed(&error))?),
     };
     if server.https {
-        let tls = connector(config, presented).await?;
-        let shaken = tls.connect(config.tls.name(&server.host).map_err(ApiError::tls)?, stream).await;
-        stream = Box::new(shaken.map_err(|error| failed(&format_args!("TLS: {error}")))?);
+        stream = encrypted(config, presented, config.tls.name(&server.host), stream, "").await?;
     }
     let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(|error| failed(&error))?;
     // Ends with the connection, which ends when its sender and the body of its last answer are dropped.
@@ -73,14 +73,33 @@ async fn through(
     let tcp = dial(&proxy.host, proxy.port).await;
     let mut stream: Stream = Box::new(tcp.map_err(|error| failed(&format_args!("proxy {proxy}: {error}")))?);
     if proxy.tls {
-        let tls = connector(config, presented).await?;
-        let shaken = tls.connect(name_in_tls(&proxy.host).map_err(ApiError::tls)?, stream).await;
-        stream = Box::new(shaken.map_err(|error| failed(&format_args!("proxy {proxy}: TLS: {error}")))?);
+        let place = format!("proxy {proxy}: ");
+        stream = encrypted(config, presented, name_in_tls(&proxy.host), stream, &place).await?;
     }
     if server.https {
         stream = tunnel(stream, proxy, &server.authority()).await.map_err(|error| failed(&error))?;
     }
     Ok(stream)
+}
+
+/// TLS to the server `name`; `place` is the prefix of errors.
+async fn encrypted(
+    config: &Config,
+    presented: &PresentedCredentials,
+    name: Result<ServerName<'static>, String>,
+    stream: Stream,
+    place: &str,
+) -> Result<Stream, ApiError> {
+    let connect = connector(config, presented).await?.connect(name.map_err(ApiError::tls)?, stream);
+    let shaken = Box::pin(explained(connect, || config.tls.authorities())).await;
+    let stream = shaken.map_err(|error| {
+        let why = match &error {
+            HandshakeError::UnknownIssuer { authorities, .. } => format!(" ({authorities})"),
+            _ => String::new(),
+        };
+        ApiError::unreachable(&config.server, &format_args!("{place}{error}{why}"))
+    })?;
+    Ok(Box::new(stream))
 }
 
 /// Reads the files on a blocking thread: a network file system may hang.

@@ -104,7 +104,7 @@ pub(super) fn bearer(token: &str) -> Result<HeaderValue, InvalidHeaderValue> {
 impl fmt::Display for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::None => f.write_str("client certificate or nothing"),
+            Self::None => f.write_str("no credentials"),
             Self::Token(_) => f.write_str("token"),
             Self::TokenFile(path) => write!(f, "token file {}", path.display()),
             Self::Exec(exec) => write!(f, "plug-in {exec}"),

@@ -75,6 +75,9 @@ pub(super) fn load(path: &Path) -> Result<Config, ConfigError> {
     })?;
     let syntax = |why: String| ConfigError(format!("{path:?} is no kubeconfig: {why}"));
     let value = yaml::parse(&text).map_err(syntax)?;
+    if value.is_null() {
+        return Err(syntax("it is empty".into()));
+    }
     // serde's error text could quote the value, which may be a secret.
     let file: File = serde_json::from_value(value)
         .map_err(|_| syntax("its sections are not those of a Config (clusters, contexts, users)".into()))?;

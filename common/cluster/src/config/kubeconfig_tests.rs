@@ -24,11 +24,18 @@ const SERVER: &str = "server: 'https://10.0.0.1:6443'";
 
 #[test]
 fn every_kind_of_user_is_understood() {
+    let mut params = rcgen::CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(rcgen::DnType::OrganizationName, "system:masters");
+    params.distinguished_name.push(rcgen::DnType::CommonName, "admin");
+    let chain = params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap().pem();
+    let certificate =
+        format!("client-certificate-data: {}, client-key-data: czNjcmV0", STANDARD.encode(chain));
     let rows = [
-        ("", "client certificate or nothing"),
+        ("", "no credentials"),
         ("token: s3cret", "token"),
-        ("client-certificate: a.crt, client-key: a.key", "client certificate or nothing"),
-        ("client-certificate-data: YQ==, client-key-data: czNjcmV0", "client certificate or nothing"),
+        ("client-certificate: a.crt, client-key: a.key", "client certificate (unreadable)"),
+        (&certificate, "client certificate O=system:masters, CN=admin"),
         (
             "exec: {apiVersion: client.authentication.k8s.io/v1, command: aws, args: [x], env: null}",
             "plug-in \"aws\"",
@@ -36,7 +43,7 @@ fn every_kind_of_user_is_understood() {
         ("token: s3cret, exec: {apiVersion: client.authentication.k8s.io/v1, command: aws}", "token"),
     ];
     for (user, want) in rows {
-        assert_eq!(shown(SERVER, user).unwrap(), format!("https://10.0.0.1:6443 by {want}"), "{user}");
+        assert_eq!(shown(SERVER, user).unwrap(), format!("https://10.0.0.1:6443 with {want}"), "{user}");
     }
     let (folder, config) = load_text(&kubeconfig(SERVER, "tokenFile: t, token: s3cret"));
     let config = config.unwrap();
@@ -210,7 +217,7 @@ fn faults_are_one_line_with_the_fix_and_no_secret() {
         ("current-context: x".into(), "no context named \"x\""),
         ("{}".into(), "current-context is empty"),
         ("a: [".into(), "is no kubeconfig"),
-        (String::new(), "is no kubeconfig"),
+        ("\n".into(), "is no kubeconfig: it is empty"),
     ];
     for (text, part) in rows {
         let error = load_text(&text).1.unwrap_err();

@@ -103,8 +103,13 @@ impl Config {
 }
 
 impl fmt::Display for Config {
-    /// The address and the kind of credentials, without any secret.
+    /// The address and the kind of credentials, without any secret. Reads the client certificate's file for its subject.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} by {}", self.server, self.credentials)
+        write!(f, "{} with ", self.server)?;
+        if self.tls.identity.is_none() || !matches!(self.credentials, Credentials::None) {
+            return self.credentials.fmt(f);
+        }
+        let subject = self.tls.subject();
+        write!(f, "client certificate {}", subject.as_deref().unwrap_or("(unreadable)"))
     }
 }

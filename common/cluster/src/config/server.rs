@@ -23,12 +23,11 @@ impl Server {
     /// # Errors
     /// The fault.
     pub fn parse(url: &str) -> Result<Self, &'static str> {
-        let (https, rest) = match url.split_once("://") {
-            Some(("https", rest)) => (true, rest),
-            Some(("http", rest)) => (false, rest),
-            Some(_) => return Err("its scheme must be https or http"),
-            None => (false, url),
-        };
+        let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
+        let https = scheme.eq_ignore_ascii_case("https");
+        if !https && !scheme.eq_ignore_ascii_case("http") {
+            return Err("its scheme must be https or http");
+        }
         if rest.bytes().any(|byte| byte <= b' ' || byte == 0x7f || byte == b'?' || byte == b'#') {
             return Err("it has blanks, a query or a fragment");
         }
@@ -73,6 +72,8 @@ mod tests {
             ("https://host:6443/k8s/clusters/a/", "https://host:6443/k8s/clusters/a"),
             ("http://localhost:8001", "http://localhost:8001"),
             ("localhost", "http://localhost:80"),
+            ("HTTPS://10.0.0.1", "https://10.0.0.1:443"),
+            ("Http://localhost", "http://localhost:80"),
         ];
         for (text, shown) in rows {
             assert_eq!(Server::parse(text).unwrap().to_string(), shown);

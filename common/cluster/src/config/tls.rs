@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use net::tls::{
     ALPN_HTTP1, SHORTEST_RSA, Validity, any_server, client_config, ignore_legacy_pki, key_pair, provider,
-    server_verifier, system_roots,
+    server_verifier, subject, system_roots,
 };
 use rustls::ClientConfig;
 use rustls::sign::CertifiedKey;
@@ -94,9 +94,22 @@ impl TlsFiles {
     /// When the first certificate of our own chain expires, in seconds of Unix time. `None` without a chain, or if it
     /// cannot be read now.
     pub(crate) fn expires(&self) -> Option<i64> {
-        let (chain, _) = self.identity.as_ref()?;
-        let chain = certificates(chain, "client-certificate").ok()?;
-        Validity::of(&chain).map(|validity| validity.not_after)
+        Validity::of(&self.chain()?).map(|validity| validity.not_after)
+    }
+
+    /// The subject of our own certificate, which is the user for the API; `None` as for [`Self::expires`].
+    pub(super) fn subject(&self) -> Option<String> {
+        subject(self.chain()?.first()?)
+    }
+
+    fn chain(&self) -> Option<Vec<CertificateDer<'static>>> {
+        certificates(&self.identity.as_ref()?.0, "client-certificate").ok()
+    }
+
+    /// The source of the authorities, for errors.
+    pub(crate) fn authorities(&self) -> String {
+        let given = self.ca.as_ref().map(|ca| format!("certificate-authority{ca}"));
+        given.unwrap_or_else(|| "the system's CA certificates".to_owned())
     }
 
     /// The name that the server's certificate must contain.

@@ -1,6 +1,7 @@
 //! Errors of TLS files and handshakes. Every text is one line.
 
 use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ pub enum TlsError {
         files: Vec<PathBuf>,
     },
     /// A server name is neither a DNS name nor an IP address.
-    #[error("{0:?} is not a server name: a DNS name or an IP address is expected, without a port")]
+    #[error("{0:?} is not a server name: a DNS name or an IP address is expected")]
     ServerName(String),
     /// rustls refuses the configuration.
     #[error("TLS configuration: {0}")]
@@ -100,6 +101,11 @@ fn words(error: &rustls::Error) -> String {
             let (expected, names) = (expected.to_str(), plain_names(presented));
             return format!("invalid peer certificate: not valid for name {expected}, only for {names}");
         }
+        CertificateError::UnsupportedSignatureAlgorithmContext { .. }
+        | CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => {
+            let why = "signed with an algorithm that is not accepted, such as SHA-1: issue it with SHA-256";
+            return format!("invalid peer certificate: {why}");
+        }
         _ => return error.to_string(),
     };
     let (now, limit) = (validity::rfc3339(now.as_secs()), validity::rfc3339(limit.as_secs()));
@@ -111,7 +117,11 @@ fn words(error: &rustls::Error) -> String {
 fn plain_names(presented: &[String]) -> String {
     let plain = |name: &String| {
         let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
-        inner.unwrap_or(name).trim_matches('"').to_owned()
+        let plain = inner.unwrap_or(name).trim_matches('"');
+        if name.starts_with("DnsName") && plain.parse::<IpAddr>().is_ok() {
+            return format!("DNS:{plain} (must be IP:{plain})");
+        }
+        plain.to_owned()
     };
     match presented {
         [] => "no name (it has no subjectAltName)".to_owned(),

@@ -51,6 +51,11 @@ impl PeerIdentity {
     }
 }
 
+/// The subject of a certificate, in the form of RFC 4514; `None` if it does not parse.
+pub fn subject(der: &CertificateDer<'_>) -> Option<String> {
+    Some(X509Certificate::from_der(der).ok()?.1.subject().to_string())
+}
+
 pub(super) fn ip_address(bytes: &[u8]) -> Option<IpAddr> {
     let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
     v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()

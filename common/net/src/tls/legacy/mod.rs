@@ -25,8 +25,8 @@ use rustls_pki_types::CertificateDer;
 
 use super::PeerIdentity;
 
-pub use verifiers::{any_server, server_verifier};
-pub(super) use verifiers::{client_verifier, explained};
+pub(super) use verifiers::client_verifier;
+pub use verifiers::{any_server, explained, server_verifier};
 
 /// Why webpki refused a chain that Go's rules accept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -38,7 +38,10 @@ tokio::task_local! {
 
 /// Runs a handshake. If no trusted authority issued the peer's certificate, the error names the issuer, and the authorities of
 /// `ca`.
-pub(in crate::tls) async fn explained<T>(
+///
+/// # Errors
+/// If the handshake fails.
+pub async fn explained<T>(
     handshake: impl Future<Output = io::Result<T>>,
     ca: impl FnOnce() -> String,
 ) -> Result<T, HandshakeError> {

@@ -184,6 +184,7 @@ fn server_names_are_checked() {
         assert!(load(name).is_ok(), "{name}");
     }
     for name in ["", "a b", "server.test:8091", "[server]"] {
-        assert!(load(name).err().unwrap().contains(name), "{name}");
+        let why = "is not a server name: a DNS name or an IP address is expected";
+        assert_eq!(load(name).err().unwrap(), format!("{name:?} {why}"));
     }
 }

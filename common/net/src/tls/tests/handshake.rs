@@ -104,6 +104,34 @@ async fn expired_and_misnamed_servers_are_refused() {
 }
 
 #[tokio::test]
+async fn an_address_that_is_written_as_a_dns_name_is_named_as_the_fault() {
+    let mut params = leaf(&["other.test"]);
+    params.subject_alt_names.push(SanType::DnsName("10.0.0.1".try_into().unwrap()));
+    let mut world = World::with_server(params);
+    world.client.server_names = vec!["10.0.0.1".to_owned()];
+    let text = world.shake().await.refused_by_client();
+    let names = "other.test, DNS:10.0.0.1 (must be IP:10.0.0.1)";
+    assert!(text.ends_with(&format!("not valid for name 10.0.0.1, only for {names}")), "{text}");
+}
+
+/// ECDSA with SHA-224 stands for SHA-1, whose identifier has another length. Both occurrences of the identifier change.
+#[tokio::test]
+async fn a_signature_algorithm_that_is_not_accepted_is_reported_in_plain_words() {
+    let mut world = World::new();
+    let server = world.root.issue(leaf(&[NAME]));
+    let mut der = server.der.to_vec();
+    let sha_256 = [0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, 2];
+    while let Some(at) = der.windows(8).position(|bytes| bytes == sha_256) {
+        der[at + 7] = 1;
+    }
+    world.server.cert = world.files.certs("old", &[&der.into()]);
+    world.server.key = world.files.write("old.key", server.key.serialize_pem());
+    let text = world.shake().await.refused_by_client();
+    let why = "signed with an algorithm that is not accepted, such as SHA-1: issue it with SHA-256";
+    assert!(text.ends_with(&format!("invalid peer certificate: {why}")), "{text}");
+}
+
+#[tokio::test]
 async fn addresses_are_verified_as_addresses() {
     let mut params = leaf(&[]);
     params.subject_alt_names =
