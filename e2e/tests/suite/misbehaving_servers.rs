@@ -324,8 +324,8 @@ async fn the_end_of_the_stream_closes_every_endpoint() -> Result<()> {
     endpoint.wait_open(0).await?;
     played.link = played.server.link().await?;
     let id = played.dial(1, &endpoint.target()).await?.connect_id;
-    // Not one of the ended stream's ids: a Go server has one table for all streams, and may still have these connections.
-    assert!(id > 20, "{id}");
+    // Ids start again, because they belong to the stream.
+    assert_eq!(id, 1);
     Ok(())
 }
 

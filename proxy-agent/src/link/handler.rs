@@ -10,7 +10,7 @@ use std::time::Duration;
 use driver::{Conns, LinkEnd, LinkHandler};
 use flags::GoDuration;
 use futures_util::FutureExt;
-use mux::{Agent, ConnKey, Time, TraceContext};
+use mux::{Agent, ConnKey, ConnectId, Time, TraceContext};
 use serve::logs::Peer;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -20,7 +20,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::Links;
 use super::control::{LinkControl, ServerState};
 use super::in_flight::{InFlight, InFlightGuard};
-use super::report::{OpenGuard, OpenLink, ReportRequest, ReportRequests};
+use super::report::{OpenGuard, ReportRequest, ReportRequests};
 use crate::endpoint::{ConnContext, ConnInfo, DialError, Endpoint, Failure, Resolve};
 use crate::metrics::DialFailureReason;
 
@@ -51,10 +51,20 @@ const MIN_COUNT_INTERVAL: Duration = Duration::from_secs(1);
 const MEMORY_PRESSURE: &str =
     "out of memory for connections: payload that waits for slow readers fills --memory-limit";
 
+/// The server at the other end of a stream.
+pub(crate) struct Server {
+    /// The server's id.
+    pub(crate) id: Arc<str>,
+    /// The server is a native peer, which itself holds back the first bytes of endpoints.
+    pub(crate) native: bool,
+    /// Connect ids of this stream are above this one.
+    pub(crate) beyond: ConnectId,
+}
+
 /// The agent's state of one stream.
 pub(crate) struct AgentLinkHandler<R> {
     links: Arc<Links<R>>,
-    link: Arc<OpenLink>,
+    server: Server,
     dials: HashMap<ConnKey, Dialing>,
     /// Boxed, because the channel of an idle stream has room for many.
     results: mpsc::UnboundedReceiver<Box<Dialed>>,
@@ -76,6 +86,7 @@ pub(crate) struct AgentLinkHandler<R> {
 impl<R: Resolve> AgentLinkHandler<R> {
     pub(crate) fn new(
         links: Arc<Links<R>>,
+        server: Server,
         control: LinkControl,
         (open, reports): (OpenGuard, ReportRequests),
     ) -> Self {
@@ -84,7 +95,7 @@ impl<R: Resolve> AgentLinkHandler<R> {
         AgentLinkHandler {
             in_flight: links.in_flight.part(),
             links,
-            link: Arc::clone(&open.link),
+            server,
             dials: HashMap::new(),
             results,
             report,
@@ -102,9 +113,9 @@ impl<R: Resolve> AgentLinkHandler<R> {
         // Without an entry the dial was canceled while its result was in the channel: dropping the result closes the socket.
         let Some(dialing) = self.dials.remove(&key) else { return };
         let (elapsed, metrics) = (dialing.began.elapsed(), &self.links.metrics);
-        conns.link().number_beyond(self.link.connect_ids_above());
+        conns.link().number_beyond(self.server.beyond);
         let mut info = ConnInfo {
-            server_id: Arc::clone(&self.link.server_id),
+            server_id: Arc::clone(&self.server.id),
             dial_id: dialing.id,
             connect_id: 0,
             address: dialing.address,
@@ -125,7 +136,7 @@ impl<R: Resolve> AgentLinkHandler<R> {
                 conns.set_target(key, &info.address);
                 metrics.journal.dialed();
                 let context = ConnContext::new(endpoint, info, open);
-                let context = if self.link.native { context } else { context.hold_first_byte() };
+                let context = if self.server.native { context } else { context.hold_first_byte() };
                 conns.attach(key, Box::new(context));
             }
             Err(error) => {
@@ -134,12 +145,12 @@ impl<R: Resolve> AgentLinkHandler<R> {
                 metrics.dial_failures.count(reason);
                 let text = error.to_string();
                 let name = reason.name();
-                metrics.journal.failed(&info.address, &self.link.server_id, name, &text, elapsed);
+                metrics.journal.failed(&info.address, &self.server.id, name, &text, elapsed);
                 tracing::info!(
                     error = %Peer(&text),
                     dialID = dialing.id,
                     dialAddress = %Peer(&info.address),
-                    serverID = %Peer(&self.link.server_id),
+                    serverID = %Peer(&self.server.id),
                     duration = %GoDuration::from(elapsed),
                     "error dialing backend"
                 );
@@ -165,7 +176,7 @@ impl<R: Resolve> LinkHandler<Agent> for AgentLinkHandler<R> {
         if self.drain.as_mut().is_some_and(|drain| drain.as_mut().poll(cx).is_ready()) {
             self.drain = None;
             tracing::info!(
-                target: "v2", serverID = %Peer(&self.link.server_id), agentID = %self.links.agent_id,
+                target: "v2", serverID = %Peer(&self.server.id), agentID = %self.links.agent_id,
                 "drain agent client"
             );
             conns.link().drain();
@@ -192,7 +203,7 @@ impl<R: Resolve> LinkHandler<Agent> for AgentLinkHandler<R> {
         debug_assert_ne!(address, "panic-agent.invalid:1", "injected by a test");
         let id = conns.link().dial_id(key).map_or(0, |id| id.0);
         tracing::debug!(
-            serverID = %Peer(&self.link.server_id), agentID = %self.links.agent_id, dialID = id,
+            serverID = %Peer(&self.server.id), agentID = %self.links.agent_id, dialID = id,
             dialAddress = %Peer(&address), "Received DIAL_REQ"
         );
         let (began, guard) = (Instant::now(), self.in_flight.enter());
@@ -203,7 +214,7 @@ impl<R: Resolve> LinkHandler<Agent> for AgentLinkHandler<R> {
         }
         let mut span = self.links.tracer.span("dial endpoint", trace);
         span.set("server.address", &address);
-        span.set("konnectivity.server.id", &self.link.server_id);
+        span.set("konnectivity.server.id", &self.server.id);
         let trace_id = span.trace_id();
         let (dialer, target) = (Arc::clone(&self.links.dialer), address.clone());
         let report = self.report.clone();
@@ -233,7 +244,7 @@ impl<R: Resolve> LinkHandler<Agent> for AgentLinkHandler<R> {
     }
 
     fn server_count(&mut self, servers: u32) {
-        if self.link.native && self.counted.is_none_or(|counted| counted.elapsed() >= MIN_COUNT_INTERVAL) {
+        if self.server.native && self.counted.is_none_or(|counted| counted.elapsed() >= MIN_COUNT_INTERVAL) {
             self.counted = Some(Instant::now());
             (self.control.observer)(ServerState::Servers(servers as usize));
         }

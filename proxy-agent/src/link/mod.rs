@@ -3,6 +3,7 @@
 //! It connects the client set, which opens streams and needs to know when one ends, with the endpoints. Payload passes through
 //! the driver only.
 
+mod connect_ids;
 mod control;
 mod handler;
 mod in_flight;
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use driver::{Bounds, Driver, LinkEnd};
 use grpc::{ConnectionHandle, WireStream};
-use mux::{Agent, Negotiated};
+use mux::{Agent, ConnectId, Negotiated};
 use serve::logs::{ConnectionLogWriter, Peer};
 use serve::traces::Tracer;
 use tokio::task::coop::unconstrained;
@@ -31,8 +32,9 @@ pub use self::in_flight::InFlight;
 pub(crate) use self::report::OpenLink;
 pub use self::report::OpenLinks;
 
+use self::connect_ids::ConnectIdSpace;
 use self::control::watch_server;
-use self::handler::AgentLinkHandler;
+use self::handler::{AgentLinkHandler, Server};
 use self::meter::LinkMeter;
 
 /// How long the connection below a finished stream may take to end by itself.
@@ -67,6 +69,8 @@ pub struct Links<R> {
     records: ConnectionLogWriter,
     tracer: Tracer,
     pub(crate) in_flight: InFlight,
+    /// The connect id ranges of streams to upstream servers.
+    connect_ids: ConnectIdSpace,
     pub(crate) open: OpenLinks,
 }
 
@@ -79,14 +83,16 @@ impl<R: Resolve> Links<R> {
         metrics: Metrics,
         (records, tracer): (ConnectionLogWriter, Tracer),
     ) -> Self {
+        let (dialer, connect_ids) = (Arc::new(dialer), ConnectIdSpace::default());
         Links {
             agent_id: agent_id.into(),
-            dialer: Arc::new(dialer),
+            dialer,
             bounds,
             metrics,
             records,
             tracer,
             in_flight: InFlight::default(),
+            connect_ids,
             open: OpenLinks::default(),
         }
     }
@@ -98,14 +104,18 @@ impl<R: Resolve> LinkRunner<GrpcStream> for Links<R> {
         let (keepalive, stop) = (Arc::clone(&connection.keepalive), control.stop.clone());
         let watch = watch_server(Arc::clone(&keepalive), connection.going_away.clone(), control.clone());
         let _watch = AbortOnDropHandle::new(tokio::spawn(watch));
+        let range = (!native).then(|| self.connect_ids.enter(&server_id));
+        let beyond = range.as_ref().map_or(ConnectId(0), |range| range.beyond);
         tracing::info!(target: "v2", serverID = %Peer(&server_id), agentID = %self.agent_id, "Start serving");
         let drain = control.drain.clone();
-        let (link, reports) = OpenLink::new(server_id, address, keepalive, native, drain);
+        let (link, reports) = OpenLink::new(Arc::clone(&server_id), address, keepalive, native, drain);
         let meter = LinkMeter::new(&self.metrics, link.traffic.clone());
         let open = self.open.enter(link);
-        let handler = AgentLinkHandler::new(Arc::clone(&self), control, (open, reports));
+        let server = Server { id: server_id, native, beyond };
+        let handler = AgentLinkHandler::new(Arc::clone(&self), server, control, (open, reports));
         let driver = Driver::<Agent, _, _, _>::new(&self.bounds, negotiated, wire, handler, meter);
         let end = unconstrained(driver).await;
+        drop(range);
         match end {
             LinkEnd::Stopped => {
                 let stopped = async {

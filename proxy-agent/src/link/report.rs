@@ -5,13 +5,9 @@ use std::time::SystemTime;
 
 use driver::{LiveConnection, SharedTraffic};
 use grpc::KeepaliveHandle;
-use mux::ConnectId;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
-
-/// The distance between the connect ids of two streams.
-const RANGE_SIZE: i64 = 1 << 32;
 
 /// Asks a stream's task for some of its connections.
 pub(super) struct ReportRequest {
@@ -33,7 +29,6 @@ pub(crate) struct OpenLink {
     pub(crate) address: String,
     /// Measures the RTT.
     pub(crate) keepalive: Arc<KeepaliveHandle>,
-    /// The server is a native peer, which itself holds back the first bytes of endpoints.
     pub(crate) native: bool,
     pub(crate) since: SystemTime,
     /// The server was asked for no new dials.
@@ -65,14 +60,6 @@ impl OpenLink {
         let (reply, answer) = oneshot::channel();
         let _ = self.requests.send(Box::new(ReportRequest { skip, limit, reply }));
         async { answer.await.unwrap_or_default() }
-    }
-
-    /// Connect ids of this stream are above this one. An upstream server keeps one connection table for all streams of an agent,
-    /// and may still have connections of a lost one: no two streams share a range. The first stream counts from 1, as in Go.
-    pub(super) fn connect_ids_above(&self) -> ConnectId {
-        // The modulus is larger than any number of concurrent streams.
-        let range = if self.native { 0 } else { (self.number - 1) as i64 % (i64::MAX / RANGE_SIZE) };
-        ConnectId(range * RANGE_SIZE)
     }
 
     /// Whether pings are unanswered.
@@ -113,7 +100,7 @@ impl OpenLinks {
 /// One listed stream.
 pub(super) struct OpenGuard {
     links: OpenLinks,
-    pub(super) link: Arc<OpenLink>,
+    link: Arc<OpenLink>,
 }
 
 impl Drop for OpenGuard {

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::pin::Pin;
 
 use driver::Bounds;
-use grpc::{Incoming, Keepalive, KeepaliveHandle, Request, ServerSettings, Wire, connect, serve_connection};
+use grpc::{Incoming, Keepalive, Request, ServerSettings, Wire, connect, serve_connection};
 use http::HeaderMap;
 use mux::{DialId, Packet};
 use serve::metrics::Registry;
@@ -37,7 +37,6 @@ struct Stream {
     /// The server's end.
     wire: WireStream,
     control: LinkControl,
-    keepalive: Arc<KeepaliveHandle>,
     metrics: Metrics,
     run: JoinHandle<LinkEnd>,
 }
@@ -80,7 +79,6 @@ impl Stream {
             stop: CancellationToken::new(),
             observer: Arc::new(|_| ()),
         };
-        let keepalive = Arc::clone(&connected.connection.keepalive);
         let stream = GrpcStream {
             wire: connected.stream,
             native: true,
@@ -94,7 +92,7 @@ impl Stream {
         let links = Arc::new(Links::new("agent", dialer, bounds, metrics.clone(), Default::default()));
         let controlled = control.clone();
         let run = tokio::spawn(LinkRunner::run(links, "s".into(), stream, controlled));
-        Stream { path, wire, control, keepalive, metrics, run }
+        Stream { path, wire, control, metrics, run }
     }
 
     async fn packet(&mut self) -> Option<Incoming> {
@@ -168,23 +166,4 @@ async fn dial_whose_target_is_too_long_is_answered_and_counted() {
         assert_eq!((answered, error.starts_with(text)), (random, true), "{error}");
         assert_eq!(stream.metrics.dial_failures.counter(DialFailureReason::Unknown).get(), number as u64);
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn connect_ids_of_two_streams_to_upstream_servers_differ() {
-    let (Stream { keepalive, .. }, open) = (Stream::new().await, OpenLinks::default());
-    let enter = |native| {
-        let drain = CancellationToken::new();
-        open.enter(OpenLink::new("s".into(), String::new(), Arc::clone(&keepalive), native, drain).0)
-    };
-    let first = enter(false);
-    let second = enter(false);
-    assert_eq!((first.link.connect_ids_above().0, second.link.connect_ids_above().0), (0, 1 << 32));
-    drop((first, second));
-    assert_eq!(
-        enter(false).link.connect_ids_above().0,
-        2 << 32,
-        "the server may still have some of the others"
-    );
-    assert_eq!(enter(true).link.connect_ids_above().0, 0, "a native server tells streams apart");
 }
