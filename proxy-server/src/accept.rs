@@ -20,8 +20,8 @@ pub struct Lifetimes {
     pub stop: CancellationToken,
 }
 
-/// Accepts until `stop`, then closes the listener and waits for the tasks of the accepted connections; no task outlives this
-/// future. The panic hook has reported a task that panicked.
+/// Accepts until `stop`, then closes the listener and waits for the tasks of the accepted connections; none of them outlives this
+/// future. If it is dropped, dials of HTTP/2 connections end with their streams. The panic hook has reported a task that panicked.
 pub(crate) async fn each<S: Source, F>(
     mut listener: AcceptLoop<S>,
     stop: &CancellationToken,

@@ -159,7 +159,7 @@ struct Measurement {
 }
 
 impl KeepaliveHandle {
-    /// The handle of a connection that begins.
+    /// The handle of a connection that begins. Public for tests of what holds one.
     pub fn new(keepalive: Keepalive) -> Arc<Self> {
         Arc::new(KeepaliveHandle {
             state: Mutex::new(State {

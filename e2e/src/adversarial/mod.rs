@@ -18,5 +18,5 @@ pub use self::packets::{
 };
 pub use self::server::{AdversarialLink, AdversarialServer};
 pub use self::small_frames::{Sent, SmallFrames, endless};
-pub use self::stream::{PacketStream, STREAM_WINDOW, channel, channel_with};
+pub use self::stream::{CONNECT, PacketStream, STREAM_WINDOW, channel, channel_with};
 pub use self::token::{connect_with_token, refused};

@@ -27,7 +27,7 @@ use crate::frontend::Io;
 use crate::wait::within;
 
 /// The RPC of agents.
-pub(super) const CONNECT: &str = "/AgentService/Connect";
+pub const CONNECT: &str = "/AgentService/Connect";
 /// Packets that may wait for HTTP/2's flow-control window.
 const QUEUE: usize = 4;
 /// The windows of [`channel`], in bytes. h2 ends a connection that queues small frames beyond its window, so they are large.

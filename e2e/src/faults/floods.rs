@@ -12,6 +12,7 @@ use tokio::time::{Instant, timeout};
 
 use super::load::{Load, ensure_calm};
 use super::{Base, Context, Times, alone};
+use crate::adversarial::CONNECT;
 use crate::adversarial::frames::{
     DATA, END_HEADERS, GOAWAY, HEADERS, PING, RST_STREAM, SETTINGS, block, frame, hello, read_frame,
 };
@@ -22,8 +23,6 @@ use crate::pair::Setup;
 /// The types of frames that only floods use.
 const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
-
-const CONNECT: &str = "/AgentService/Connect";
 
 /// How long a flood lasts unless the server ends it.
 const LASTS: Duration = Duration::from_secs(2);

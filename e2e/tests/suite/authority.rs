@@ -1,6 +1,6 @@
 //! Any `:authority` is accepted on the Unix socket: kube-apiserver sends the socket's path there.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use e2e::adversarial::{Authority, dial_with_authority};
 use e2e::endpoints::Endpoint;
 use e2e::frontend::Place;
@@ -9,7 +9,8 @@ use proto::packet::Payload as Body;
 
 async fn accepted(pair: &Pair, endpoint: &Endpoint, authority: Authority<'_>) -> Result<()> {
     let socket = pair.frontend().socket().await?;
-    let packet = dial_with_authority(socket, authority, &endpoint.target()).await?;
+    let dialed = dial_with_authority(socket, authority, &endpoint.target()).await;
+    let packet = dialed.with_context(|| format!("{authority:?}"))?;
     match packet.payload {
         Some(Body::DialResponse(response)) if response.error.is_empty() && response.random == 7 => Ok(()),
         other => anyhow::bail!("{authority:?}: {other:?}"),

@@ -189,7 +189,7 @@ async fn packets_before_any_dial_are_answered_as_in_go() -> Result<()> {
     {
         let mut stream = pair.frontend().packets().await?;
         stream.send(packet).await?;
-        assert_eq!(stream.expect("the answer").await?, close_rsp(7, text));
+        assert_eq!(stream.expect(text).await?, close_rsp(7, text));
     }
     Ok(())
 }

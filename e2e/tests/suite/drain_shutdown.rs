@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use e2e::adversarial::{AdversarialAgent, AgentMeta};
 use e2e::endpoints::Endpoint;
 use e2e::exchange::{echo, expect_any_end, works};
-use e2e::frontend::Place;
+use e2e::frontend::{Mode, Place};
 use e2e::http1;
-use e2e::pair::{FRONTS, Setup};
+use e2e::pair::{FRONTS, Front, Setup};
 use e2e::payload::Payload;
 use e2e::process::Signal;
 use e2e::wait::{DEADLINE, never, until, within, within_limit};
@@ -130,16 +130,16 @@ async fn an_idle_agent_with_a_drain_timeout_exits_at_once() -> Result<()> {
 /// A Go server waits forever for the streams of its gRPC frontend.
 #[tokio::test]
 async fn a_server_without_timeout_stops_at_once_and_removes_its_socket() -> Result<()> {
-    for setup in [Setup::grpc(), Setup::http_connect()] {
-        let mut pair = setup.start().await?;
+    for mode in [Mode::Grpc, Mode::HttpConnect] {
+        let mut pair = Setup::new(mode, Front::Unix).start().await?;
         let Place::Unix(path) = pair.frontend().place.clone() else { anyhow::bail!("a Unix socket") };
         let endpoint = Endpoint::echo().await?;
         let mut conn = echo(pair.frontend().dial(&endpoint.target()).await?, Payload::new(1, 10)).await?;
         pair.server().process.signal(Signal::TERM)?;
-        let status = pair.server_mut().process.exit(Duration::from_secs(5)).await?;
-        assert!(status.success(), "{status}");
-        assert!(!path.exists(), "{} is still there", path.display());
-        expect_any_end(&mut conn).await?;
+        let exited = pair.server_mut().process.exit(Duration::from_secs(5)).await;
+        let status = exited.with_context(|| format!("{mode:?}"))?;
+        assert!(status.success() && !path.exists(), "{mode:?}: {status}, {}", path.display());
+        expect_any_end(&mut conn).await.with_context(|| format!("{mode:?}"))?;
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
-use e2e::adversarial::{SmallFrames, endless};
+use e2e::adversarial::{CONNECT, SmallFrames, endless};
 use e2e::endpoints::Endpoint;
 use e2e::figures::{percentile, say};
 use e2e::floods::{Flood, Kind, SPARE};
@@ -135,8 +135,6 @@ async fn while_reviews_hang(limit: &str) -> Result<(World, Pair)> {
     world.api.set_fault("tokenreviews", Fault::Hang);
     Ok((world, pair))
 }
-
-const CONNECT: &str = "/AgentService/Connect";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_body_is_not_held_while_its_token_is_reviewed() -> Result<()> {

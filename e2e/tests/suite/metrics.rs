@@ -107,7 +107,7 @@ async fn the_server_has_connection_durations() -> Result<()> {
 }
 
 #[tokio::test]
-async fn metrics_without_labels_exist_from_the_start() -> Result<()> {
+async fn metrics_that_go_shows_at_once_exist_from_the_start() -> Result<()> {
     let pair = Setup::grpc().agents(0).start().await?;
     let scrape = pair.server().metrics().await?;
     for name in
@@ -123,7 +123,7 @@ async fn metrics_without_labels_exist_from_the_start() -> Result<()> {
             "{reason}"
         );
     }
-    // Metrics with labels appear at first use.
+    // These appear at first use.
     for name in ["stream_packets_total", "stream_errors_total"] {
         assert_eq!(scrape.sum(&format!("{SERVER}{name}"), &[]), None, "{name}");
     }

@@ -314,11 +314,11 @@ async fn abandoned_dial_is_canceled_at_the_agent() -> Result<()> {
         let request = agent.expect_dial().await?;
         dialing.abort();
         // The server's time limit of a dial is longer.
-        let canceled = agent.stream.expect("the DIAL_CLS");
-        let canceled =
-            within_limit("the end of an abandoned dial", Duration::from_secs(3), canceled).await??;
-        assert_eq!(canceled, dial_cls(request.random));
-        pair.server().wait_metric("pending_backend_dials", &[], 0.0).await?;
+        let ended = async {
+            assert_eq!(agent.stream.expect("the DIAL_CLS").await?, dial_cls(request.random));
+            pair.server().wait_metric("pending_backend_dials", &[], 0.0).await
+        };
+        within_limit("the end of an abandoned dial", Duration::from_secs(3), ended).await??;
         agent.stream.send(dial_rsp(request.random, 3, "")).await?;
         assert_eq!(agent.stream.expect("the CLOSE_REQ").await?, close_req(3));
         pair.server().wait_metric("dial_failure_count", &[("reason", "frontend_close")], 1.0).await?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use e2e::balancer::{Balancer, Policy};
 use e2e::endpoints::Endpoint;
 use e2e::exchange::{echo, works};
@@ -92,7 +92,8 @@ async fn several_addresses_cost_one_dial_each() -> Result<()> {
     ways[2].cut();
     until("the lost stream's return", DEADLINE, || async { (accepted() == [1, 1, 2]).then_some(()) }).await?;
     pair.wait_connected().await?;
-    never("a needless dial", Duration::from_secs(1), || accepted() != [1, 1, 2]).await
+    let needless = never("a needless dial", Duration::from_secs(1), || accepted() != [1, 1, 2]).await;
+    needless.with_context(|| format!("accepted: {:?}", accepted()))
 }
 
 #[tokio::test]

@@ -27,7 +27,7 @@ use super::meter::LinkMeter;
 use super::slot::AgentSlot;
 use crate::accept::Lifetimes;
 use crate::auth::{Admitted, AgentPeer, Party, Recheck, Refused};
-use crate::backends::{Backend, BackendManager, LinkId, ReadinessPolicy};
+use crate::backends::{Backend, BackendManager, LinkId, ReadinessPolicy, RegisterError};
 use crate::metrics::{Metrics, PeerKind, Port, RefusedConnect, ServiceMethod};
 use crate::server_count::ServerCount;
 
@@ -171,7 +171,13 @@ impl AgentService {
             handle: handle.clone(),
         };
         let registration = self.backends.register_counted(backend, open).map_err(|error| {
-            full(RefusedConnect::Registration, format!("agent ID {}: {error}", Peer(&handle.facts.agent_id)))
+            let agent_id = &handle.facts.agent_id;
+            if error == RegisterError::ForeignId {
+                // The other agent came since the gate looked.
+                let text = self.gate.foreign_id(agent_id, peer, &self.metrics);
+                return Refused::new(RefusedConnect::Identity, Code::PermissionDenied, text);
+            }
+            full(RefusedConnect::Registration, format!("agent ID {}: {error}", Peer(agent_id)))
         })?;
         let id = registration.id;
         let meter = LinkMeter::new(&self.metrics, Arc::clone(&handle.facts), &registration);

@@ -9,8 +9,8 @@ use serve::logs::{LogLimit, Peer};
 use super::connect_metadata::ConnectMetadata;
 use super::handle::LinkHandle;
 use crate::auth::{AgentAuth, AgentPeer, Binding, Identity, Party};
-use crate::backends::BackendManager;
-use crate::metrics::{ClaimAction, Metrics};
+use crate::backends::{BackendManager, RegisterError};
+use crate::metrics::{Claim, ClaimAction, Metrics};
 
 /// What the server does about claims that do not follow from an agent's identity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,15 +95,20 @@ impl AgentGate {
         }
         let party = identity.party(&metadata.agent_id);
         if backends.belongs_to_another(&metadata.agent_id, &party) {
-            metrics.agent_claims.count((crate::metrics::Claim::AgentId, action));
-            if let Some(suppressed) = self.refusals.due("agent id", peer.address.ip()) {
-                tracing::warn!(
-                    agentID = %agent_id, %peer, suppressed, "agent id belongs to another agent that is connected"
-                );
-            }
-            return Err("the agent ID belongs to another agent that is connected".to_owned());
+            return Err(self.foreign_id(&metadata.agent_id, peer, metrics));
         }
         Ok(Some(party))
+    }
+
+    /// Counts and logs a refused claim of an id that belongs to another agent. Returns the agent's error.
+    pub(super) fn foreign_id(&self, agent_id: &str, peer: &AgentPeer, metrics: &Metrics) -> String {
+        metrics.agent_claims.count((Claim::AgentId, ClaimAction::Refused));
+        if let Some(suppressed) = self.refusals.due("agent id", peer.address.ip()) {
+            tracing::warn!(
+                agentID = %Peer(agent_id), %peer, suppressed, "agent id belongs to another agent that is connected"
+            );
+        }
+        RegisterError::ForeignId.to_string()
     }
 }
 

@@ -144,7 +144,7 @@ pub struct Choice<L> {
 pub enum RegisterError {
     /// The agent id belongs to another party, which came at the same time; one that came before is found by
     /// [`BackendManager::belongs_to_another`].
-    #[error("it belongs to another agent that is connected")]
+    #[error("the agent ID belongs to another agent that is connected")]
     ForeignId,
     /// The agent id already has [`MAX_STREAMS_PER_AGENT`] streams.
     #[error("this agent ID already has {MAX_STREAMS_PER_AGENT} streams, is it used by several agents?")]

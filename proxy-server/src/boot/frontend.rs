@@ -40,7 +40,7 @@ pub(super) struct Frontend {
 
 impl Frontend {
     /// The frontends of `config`, not yet bound. Those on ports share the limit of unauthenticated connections equally, so
-    /// that a flood at one takes no slot of another, and `tls`.
+    /// that a flood at one takes no slot of another. All ports use `tls`.
     pub(super) fn all(
         config: &Config,
         service: &frontend::Frontend,

@@ -139,7 +139,9 @@ fn signing_pair((chain, key): &(Pem, Pem)) -> Result<Arc<CertifiedKey>, String> 
         .map_err(|_| format!("client-key{key}: has no usable private key in PEM"))?;
     key_pair(chain, private, &provider())
         .map_err(|why| format!("client-key{key}: {why} ({SHORTEST_RSA})"))?
-        .ok_or_else(|| format!("client-key{key}: does not match client-certificate"))
+        .ok_or_else(|| {
+            format!("client-key{key}: does not match client-certificate, or that is not an X.509 certificate")
+        })
 }
 
 fn certificates(pem: &Pem, what: &str) -> Result<Vec<CertificateDer<'static>>, String> {

@@ -100,7 +100,7 @@ pub(super) fn certified_key(
     })
 }
 
-/// A certificate chain with its key; `None` if they do not match. Accepts what Go accepts of our own certificate, such as
+/// A certificate chain with its key; `None` if they do not match, or the chain has no X.509 certificate. Accepts what Go accepts of our own certificate, such as
 /// X.509 version 1, and leaves the verdict to the peer: [`CertifiedKey::from_der`] refuses what webpki cannot parse.
 ///
 /// # Errors

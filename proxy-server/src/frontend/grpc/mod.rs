@@ -35,7 +35,8 @@ const LINGER: Duration = Duration::from_millis(100);
 const FIRST_DIAL: Duration = Duration::from_secs(300);
 
 impl Frontend {
-    /// Serves one Proxy stream until it is attached to its link or has ended. `peer` is for the log.
+    /// Serves one Proxy stream until it is attached to its link or has ended. `peer` is for the log. Each wait polls the stream, so
+    /// that it ends with the client's connection.
     pub(super) async fn serve_stream<W: Wire + Send + 'static>(&self, wire: W, peer: Arc<str>) {
         let live = self.enter(self.metrics.grpc_connections.enter(ServiceMethod::Proxy));
         let mut stream = Stream::new(wire, self.metrics.clone());
