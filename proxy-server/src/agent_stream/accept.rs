@@ -195,7 +195,7 @@ impl AgentService {
     }
 
     /// Refuses a Connect, counts and logs it, and remembers it for the status.
-    fn refuse(&self, request: Request, peer: &AgentPeer, Refused { reason, code, text }: &Refused) {
+    fn refuse(&self, request: Request, peer: &AgentPeer, Refused { reason, cause, code, text }: &Refused) {
         self.metrics.refused_connects.count(*reason);
         let ip = peer.address.ip();
         // The slot has remembered that it is refused.
@@ -205,7 +205,7 @@ impl AgentService {
         if *reason == RefusedConnect::Authentication && *code == Code::PermissionDenied {
             self.metrics.name_refusals.count(PeerKind::Agent);
         }
-        if let Some(suppressed) = self.gate.refusals.due(reason.name(), ip) {
+        if let Some(suppressed) = self.gate.refusals.due(cause, ip) {
             let err = Peer(text);
             match reason {
                 RefusedConnect::Path => tracing::warn!(
@@ -213,7 +213,9 @@ impl AgentService {
                     "a client that is no agent came to --agent-port; frontends have their own"
                 ),
                 RefusedConnect::Authentication => {
-                    tracing::error!(%err, %peer, suppressed, "Client authentication failed");
+                    let claimed = ConnectMetadata::read(&request.metadata);
+                    let id = claimed.map(|claimed| claimed.agent_id).unwrap_or_default();
+                    tracing::error!(%err, agentID = %Peer(&id), %peer, suppressed, "Client authentication failed");
                 }
                 RefusedConnect::Metadata => tracing::error!(%err, %peer, suppressed, "Invalid backend"),
                 RefusedConnect::Registration => tracing::error!(%err, %peer, suppressed, "agent refused"),
