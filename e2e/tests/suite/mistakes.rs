@@ -556,6 +556,33 @@ async fn mistakes_that_are_known_at_the_start_end_the_process() -> Result<()> {
     Ok(())
 }
 
+/// The error that ends a start is also in the log file, like Go's.
+#[tokio::test]
+async fn error_at_the_start_is_also_in_the_log_file() -> Result<()> {
+    let pair = server(&[]).await?;
+    let log = pair.folder().join("log");
+    let file = format!("--log-file={}", log.display());
+    let key = format!("--cluster-key={}", pair.pki.agent.key.display());
+    for (flag, said) in [
+        (key.as_str(), "does not match the certificate"),
+        ("--server-port=8090", "--server-port cannot be used with --uds-name"),
+    ] {
+        for format in ["text", "json"] {
+            let flags = [flag, "--logtostderr=false", &file, "--log-format", format].map(str::to_owned);
+            let mut process = start(Program::Server, &pair, &flags)?;
+            let status = process.exit(DEADLINE).await?;
+            let shown = process.log().iter().filter(|line| line.contains(said)).count();
+            let written = std::fs::read_to_string(&log)?;
+            let last = written.lines().last().context("no line")?;
+            let is_error = last.starts_with('E') || last.contains("\"level\":\"error\"");
+            ensure!(status.code() == Some(1) && shown == 1, "{flag}: {status}: {:?}", process.log());
+            ensure!(is_error && last.contains(said) && written.matches(said).count() == 1, "{written}");
+            std::fs::remove_file(&log)?;
+        }
+    }
+    Ok(())
+}
+
 /// They work with Go's agent, so they start, and the log says what is wrong.
 #[tokio::test]
 async fn values_that_an_empty_variable_leaves_are_warned_of() -> Result<()> {
