@@ -174,6 +174,25 @@ async fn servers_certificate_that_is_not_valid_now_is_named_with_its_date() -> R
     Ok(())
 }
 
+#[tokio::test]
+async fn certificate_for_the_other_purpose_is_named_at_both_ends() -> Result<()> {
+    let pair = server(&[]).await?;
+    let flags = certificate(&pair, ["--agent-cert", "--agent-key"], true, -DAY, DAY)?;
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let agent_says = both(
+        "the server does not accept --agent-cert: its extended key usage must allow client authentication",
+    );
+    check(pair, &flags, both("invalid peer certificate"), agent_says).await?;
+    let made = server(&[]).await?;
+    let flags = certificate(&made, ["--cluster-cert", "--cluster-key"], false, -DAY, DAY)?;
+    let setup = Setup::grpc().agents(0).server_arg("-v=0").pki(&made.pki);
+    let pair = flags.iter().fold(setup, |setup, flag| setup.server_arg(flag)).start().await?;
+    let server_says = both(
+        "the agent does not accept --cluster-cert: its extended key usage must allow server authentication",
+    );
+    check(pair, &[], server_says, both("invalid peer certificate")).await
+}
+
 /// Repetitions are one entry, although each attempt reads the clock.
 #[tokio::test]
 async fn repeated_refusals_of_an_expired_certificate_are_one_entry() -> Result<()> {

@@ -158,6 +158,10 @@ fn refused_certificate(text: &str) -> Option<String> {
     if alert.starts_with("CertificateExpired") {
         return Some("the server says that --agent-cert is expired or not valid yet: replace it, or correct the clocks".to_owned());
     }
+    if alert.starts_with("UnsupportedCertificate") {
+        let why = "its extended key usage must allow client authentication";
+        return Some(format!("the server does not accept --agent-cert: {why}"));
+    }
     // DecryptError: the issuer has the name of a trusted authority, and another key.
     let refused = alert.contains("Certificate")
         || ["UnknownCA", "DecryptError"].iter().any(|name| alert.starts_with(name));
