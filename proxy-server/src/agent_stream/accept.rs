@@ -1,7 +1,6 @@
 //! `AgentService/Connect`: an agent's stream is a backend while it is open.
 
 use std::future::pending;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -155,7 +154,7 @@ impl AgentService {
             identity: if identity.is_vouched() { identity.to_string() } else { String::new() },
             party: Arc::clone(identity.key()),
             name: live.as_ref().map(|live| live.name),
-            address: SocketAddr::new(peer.address.ip().to_canonical(), peer.address.port()),
+            address: peer.address,
             version: version(&request.metadata),
             native: answer.pings,
             traces: answer.traces,

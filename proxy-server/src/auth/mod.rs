@@ -163,7 +163,6 @@ impl AgentPeer {
 
 /// The description of a peer in the log: the certificate's name and the source address.
 pub(crate) fn shown(certificate: Option<&PeerIdentity>, address: SocketAddr) -> Arc<str> {
-    let address = SocketAddr::new(address.ip().to_canonical(), address.port());
     match certificate {
         Some(identity) => format!("certificate {identity} at {address}").into(),
         None => address.to_string().into(),
