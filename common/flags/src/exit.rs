@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
-use crate::FlagError;
+use crate::{FlagError, LogOptions};
 
 /// The exit code if standard output cannot be written: not 1, with which commands tell a bad result.
 const NOT_WRITTEN: u8 = 2;
@@ -17,12 +17,14 @@ pub struct Exit {
     pub stdout: String,
     /// For standard error; empty or exactly one line.
     pub stderr: String,
+    /// How to log `stderr`, too; `None` if the log's flags are unknown.
+    pub log: Option<Box<LogOptions>>,
 }
 
 impl Exit {
     /// A successful end that prints `text` on standard output.
     pub fn show(text: impl Into<String>) -> Self {
-        Self { code: 0, stdout: text.into(), stderr: String::new() }
+        Self { code: 0, stdout: text.into(), stderr: String::new(), log: None }
     }
 
     /// An error: one line on standard error. Control characters from an argument, including line breaks, are escaped.
@@ -31,7 +33,7 @@ impl Exit {
         for c in reason.chars() {
             if c.is_control() { stderr.extend(c.escape_default()) } else { stderr.push(c) }
         }
-        Self { code: 1, stdout: String::new(), stderr: stderr + "\n" }
+        Self { code: 1, stdout: String::new(), stderr: stderr + "\n", log: None }
     }
 
     /// Prints the output and returns the exit code for `main`: [`NOT_WRITTEN`] if standard output cannot be written. A

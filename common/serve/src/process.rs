@@ -67,7 +67,12 @@ pub fn main<C, E: AsRef<dyn Error>>(
 ) -> ExitCode {
     match parse(std::env::args_os(), |name| std::env::var_os(name)).map(start) {
         // An error begins as cobra's.
-        Err(exit) if exit.code > 0 => Exit { stderr: format!("Error: {}", exit.stderr), ..exit }.leave(),
+        Err(exit) if exit.code > 0 => {
+            if let Some(options) = &exit.log {
+                logs::append_fatal(options, exit.stderr.trim_end());
+            }
+            Exit { stderr: format!("Error: {}", exit.stderr), ..exit }.leave()
+        }
         Err(exit) => exit.leave(),
         Ok(Ok(())) => ExitCode::SUCCESS,
         Ok(Err(error)) => {

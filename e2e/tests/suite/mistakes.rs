@@ -174,6 +174,25 @@ async fn servers_certificate_that_is_not_valid_now_is_named_with_its_date() -> R
     Ok(())
 }
 
+#[tokio::test]
+async fn certificate_for_the_other_purpose_is_named_at_both_ends() -> Result<()> {
+    let pair = server(&[]).await?;
+    let flags = certificate(&pair, ["--agent-cert", "--agent-key"], true, -DAY, DAY)?;
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let agent_says = both(
+        "the server does not accept --agent-cert: its extended key usage must allow client authentication",
+    );
+    check(pair, &flags, both("invalid peer certificate"), agent_says).await?;
+    let made = server(&[]).await?;
+    let flags = certificate(&made, ["--cluster-cert", "--cluster-key"], false, -DAY, DAY)?;
+    let setup = Setup::grpc().agents(0).server_arg("-v=0").pki(&made.pki);
+    let pair = flags.iter().fold(setup, |setup, flag| setup.server_arg(flag)).start().await?;
+    let server_says = both(
+        "the agent does not accept --cluster-cert: its extended key usage must allow server authentication",
+    );
+    check(pair, &[], server_says, both("invalid peer certificate")).await
+}
+
 /// Repetitions are one entry, although each attempt reads the clock.
 #[tokio::test]
 async fn repeated_refusals_of_an_expired_certificate_are_one_entry() -> Result<()> {
@@ -306,7 +325,11 @@ async fn kubernetes_api_that_is_down_is_named_at_both_ends() -> Result<()> {
     let pair = world.setup("unknown")?.server_arg("-v=0").agents(0).start().await?;
     world.api.down();
     let server_says = Says { log: "An agent's token could not be reviewed", status: "token review: " };
-    check(pair, &[], server_says, both("the Kubernetes API cannot be asked now")).await
+    let agent_says = both(
+        "the server cannot review tokens, so the token may be good: see the server's log, its --kubeconfig and its right \
+         to create tokenreviews",
+    );
+    check(pair, &[], server_says, agent_says).await
 }
 
 #[tokio::test]
@@ -547,6 +570,33 @@ async fn mistakes_that_are_known_at_the_start_end_the_process() -> Result<()> {
                 };
                 ensure!(status.code() == Some(1) && text.contains(said), "{flags:?}: {status}: {log:?}");
             }
+        }
+    }
+    Ok(())
+}
+
+/// The error that ends a start is also in the log file, like Go's.
+#[tokio::test]
+async fn error_at_the_start_is_also_in_the_log_file() -> Result<()> {
+    let pair = server(&[]).await?;
+    let log = pair.folder().join("log");
+    let file = format!("--log-file={}", log.display());
+    let key = format!("--cluster-key={}", pair.pki.agent.key.display());
+    for (flag, said) in [
+        (key.as_str(), "does not match the certificate"),
+        ("--server-port=8090", "--server-port cannot be used with --uds-name"),
+    ] {
+        for format in ["text", "json"] {
+            let flags = [flag, "--logtostderr=false", &file, "--log-format", format].map(str::to_owned);
+            let mut process = start(Program::Server, &pair, &flags)?;
+            let status = process.exit(DEADLINE).await?;
+            let shown = process.log().iter().filter(|line| line.contains(said)).count();
+            let written = std::fs::read_to_string(&log)?;
+            let last = written.lines().last().context("no line")?;
+            let is_error = last.starts_with('E') || last.contains("\"level\":\"error\"");
+            ensure!(status.code() == Some(1) && shown == 1, "{flag}: {status}: {:?}", process.log());
+            ensure!(is_error && last.contains(said) && written.matches(said).count() == 1, "{written}");
+            std::fs::remove_file(&log)?;
         }
     }
     Ok(())

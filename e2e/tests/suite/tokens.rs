@@ -72,7 +72,7 @@ async fn agents_without_a_valid_token_are_refused_with_gos_words() -> Result<()>
         (status.code(), status.message()),
         (Code::Unknown, "Authentication context was not found in metadata")
     );
-    // An unauthenticated agent is not told about other errors in its metadata, and leaves no trace in the log.
+    // An unauthenticated agent is not told about other errors in its metadata, and only a valid id is logged.
     let nonsense = AgentMeta::default().with("agentid", "forged-name").with("agentid", "b");
     let status =
         refused(AdversarialAgent::try_connect(pair.server().agent_port(), &pair.pki, &nonsense).await?)?;
@@ -83,6 +83,34 @@ async fn agents_without_a_valid_token_are_refused_with_gos_words() -> Result<()>
     pair.server().process.wait_said("the-known-one").await?;
     ensure!(!pair.server().process.said("forged-name"), "metadata of an unauthenticated peer was logged");
     drop(known);
+    Ok(())
+}
+
+/// Many agents may share the address of a NAT.
+#[tokio::test]
+async fn each_reason_to_refuse_an_address_is_logged_with_its_agent() -> Result<()> {
+    let world = World::new().await?;
+    world.knows("other", "system:serviceaccount:kube-system:default", "node-1");
+    let pair = world.setup("unknown")?.server_arg("-v=0").agents(0).start().await?;
+    let without = AgentMeta::new("without", "");
+    refused(AdversarialAgent::try_connect(pair.server().agent_port(), &pair.pki, &without).await?)?;
+    refused(connect(&pair, "foreign", "", "unknown").await?)?;
+    refused(connect(&pair, "account", "", "other").await?)?;
+    world.api.down();
+    refused(connect(&pair, "unasked", "", "late").await?)?;
+    for (agent, why) in [
+        ("without", "Authentication context was not found"),
+        ("foreign", "service account jwt not valid"),
+        ("account", "from \\\"default\\\" service account"),
+        ("unasked", "the Kubernetes API cannot be asked now"),
+    ] {
+        let line = until(agent, DEADLINE, || async {
+            let field = format!("agentID=\"{agent}\"");
+            pair.server().process.log().into_iter().find(|line| line.contains(&field))
+        });
+        let line = line.await.map_err(|error| pair.server().process.explain(&error))?;
+        ensure!(line.contains("Client authentication failed") && line.contains(why), "{line}");
+    }
     Ok(())
 }
 

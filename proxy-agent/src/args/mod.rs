@@ -73,7 +73,9 @@ pub fn parse(
     let set = set.group::<ServerFlags>().group::<FlowOptions>();
     let set = set.group::<PortFlags>().group::<ProfilingFlags>().group::<KubeFlags>();
     let set = set.group::<RecordOptions>().group::<LogOptions>();
-    Ok(config(set.read(argv)?, environment("PROXY_AGENT_ID"))?)
+    let given = set.read(argv)?;
+    let log = given.group().ok().map(Box::new);
+    config(given, environment("PROXY_AGENT_ID")).map_err(|error| Exit { log, ..error.into() })
 }
 
 /// The configuration that the flags give. `inherited_id` is the environment's agent id.

@@ -137,6 +137,12 @@ fn refused_token(text: &str) -> Option<&'static str> {
     if text.contains("Authentication context was not found in metadata") {
         return Some("the server requires a token: set --service-account-token-path");
     }
+    if text.contains("Failed to authenticate request") {
+        return Some(
+            "the server cannot review tokens, so the token may be good: see the server's log, its --kubeconfig and its \
+             right to create tokenreviews",
+        );
+    }
     text.contains("Failed to validate authentication token").then_some(
         "the token of --service-account-token-path must suit --authentication-audience, --agent-namespace and \
          --agent-service-account of the server",
@@ -151,6 +157,10 @@ fn refused_certificate(text: &str) -> Option<String> {
     }
     if alert.starts_with("CertificateExpired") {
         return Some("the server says that --agent-cert is expired or not valid yet: replace it, or correct the clocks".to_owned());
+    }
+    if alert.starts_with("UnsupportedCertificate") {
+        let why = "its extended key usage must allow client authentication";
+        return Some(format!("the server does not accept --agent-cert: {why}"));
     }
     // DecryptError: the issuer has the name of a trusted authority, and another key.
     let refused = alert.contains("Certificate")

@@ -1,7 +1,6 @@
 //! `AgentService/Connect`: an agent's stream is a backend while it is open.
 
 use std::future::pending;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -155,7 +154,7 @@ impl AgentService {
             identity: if identity.is_vouched() { identity.to_string() } else { String::new() },
             party: Arc::clone(identity.key()),
             name: live.as_ref().map(|live| live.name),
-            address: SocketAddr::new(peer.address.ip().to_canonical(), peer.address.port()),
+            address: peer.address,
             version: version(&request.metadata),
             native: answer.pings,
             traces: answer.traces,
@@ -201,7 +200,7 @@ impl AgentService {
     }
 
     /// Refuses a Connect, counts and logs it, and remembers it for the status.
-    fn refuse(&self, request: Request, peer: &AgentPeer, Refused { reason, code, text }: &Refused) {
+    fn refuse(&self, request: Request, peer: &AgentPeer, Refused { reason, cause, code, text }: &Refused) {
         self.metrics.refused_connects.count(*reason);
         let ip = peer.address.ip();
         // The slot has remembered that it is refused.
@@ -211,7 +210,7 @@ impl AgentService {
         if *reason == RefusedConnect::Authentication && *code == Code::PermissionDenied {
             self.metrics.name_refusals.count(PeerKind::Agent);
         }
-        if let Some(suppressed) = self.gate.refusals.due(reason.name(), ip) {
+        if let Some(suppressed) = self.gate.refusals.due(cause, ip) {
             let err = Peer(text);
             match reason {
                 RefusedConnect::Path => tracing::warn!(
@@ -219,7 +218,9 @@ impl AgentService {
                     "a client that is no agent came to --agent-port; frontends have their own"
                 ),
                 RefusedConnect::Authentication => {
-                    tracing::error!(%err, %peer, suppressed, "Client authentication failed");
+                    let claimed = ConnectMetadata::read(&request.metadata);
+                    let id = claimed.map(|claimed| claimed.agent_id).unwrap_or_default();
+                    tracing::error!(%err, agentID = %Peer(&id), %peer, suppressed, "Client authentication failed");
                 }
                 RefusedConnect::Metadata => tracing::error!(%err, %peer, suppressed, "Invalid backend"),
                 RefusedConnect::Registration => tracing::error!(%err, %peer, suppressed, "agent refused"),

@@ -39,10 +39,9 @@ pub fn parse(
     let set =
         set.group::<FrontendFlags>().group::<AgentFlags>().group::<AccessFlags>().group::<ReplicaFlags>();
     let set = set.group::<FlowOptions>().group::<PortFlags>().group::<ProfilingFlags>().group::<KubeFlags>();
-    Ok(config(
-        set.group::<RecordOptions>().group::<LogOptions>().read(argv)?,
-        environment("PROXY_SERVER_ID"),
-    )?)
+    let given = set.group::<RecordOptions>().group::<LogOptions>().read(argv)?;
+    let log = given.group().ok().map(Box::new);
+    config(given, environment("PROXY_SERVER_ID")).map_err(|error| Exit { log, ..error.into() })
 }
 
 /// The configuration that the flags give. `inherited_id` is the environment's server id.

@@ -12,6 +12,9 @@ const SCHEME: &str = "Bearer ";
 /// The longest accepted token, in bytes. A service account token has about 1 KiB.
 const MAX_TOKEN_BYTES: usize = 16 * 1024;
 
+/// See [`Refused::cause`].
+const CAUSE: &str = "no token";
+
 /// An agent's token. Neither `Debug` nor `Display` shows it.
 #[derive(Clone)]
 pub struct Token(String);
@@ -37,22 +40,22 @@ impl fmt::Debug for Token {
 /// Go's.
 pub(super) fn take(metadata: &mut HeaderMap) -> Result<Token, Refused> {
     let Entry::Occupied(entry) = metadata.entry(AUTHORIZATION) else {
-        return Err(Refused::unknown("Authentication context was not found in metadata"));
+        return Err(Refused::unknown(CAUSE, "Authentication context was not found in metadata"));
     };
     let (_, mut values) = entry.remove_entry_mult();
     let first = values.next();
     let more = values.count();
     let value = match first {
         Some(value) if more == 0 => value,
-        _ => return Err(Refused::unknown(format!("too many ({}) tokens are received", more + 1))),
+        _ => return Err(Refused::unknown(CAUSE, format!("too many ({}) tokens are received", more + 1))),
     };
     let token = value.to_str().ok().and_then(|text| text.strip_prefix(SCHEME));
     let Some(token) = token else {
-        return Err(Refused::unknown(format!("received token does not have {SCHEME:?} prefix")));
+        return Err(Refused::unknown(CAUSE, format!("received token does not have {SCHEME:?} prefix")));
     };
     if token.is_empty() || token.len() > MAX_TOKEN_BYTES {
         let why = "Failed to validate authentication token, err:the token is empty or too long";
-        return Err(Refused::unknown(why));
+        return Err(Refused::unknown(CAUSE, why));
     }
     Ok(Token::new(token))
 }

@@ -111,7 +111,7 @@ mod tests {
         cache.put(key("short"), Ok(Arc::clone(&who)), Some(Duration::from_secs(20)));
         cache.put(key("over"), Ok(who), Some(Duration::ZERO));
         for n in 0..MAX_REFUSED * 2 {
-            let rejection = TokenRejection { why: "no".into(), certain: true };
+            let rejection = TokenRejection { cause: "token", why: "no".into(), certain: true };
             cache.put(key(&format!("garbage {n}")), Err(rejection), None);
         }
         assert_eq!(cache.no.len(), MAX_REFUSED);

@@ -48,6 +48,8 @@ pub struct AgentPeer {
 pub struct Refused {
     /// The reason in metrics.
     pub reason: RefusedConnect,
+    /// The cause for the log's limit.
+    pub cause: &'static str,
     /// The status. Go always answers with `Unknown`.
     pub code: Code,
     /// Go's text, if Go has one.
@@ -57,15 +59,15 @@ pub struct Refused {
 impl Refused {
     /// A refusal with all of its parts.
     pub fn new(reason: RefusedConnect, code: Code, text: impl Into<String>) -> Self {
-        Self { reason, code, text: text.into() }
+        Self { reason, cause: reason.name(), code, text: text.into() }
     }
 
-    fn unauthenticated(code: Code, text: impl Into<String>) -> Self {
-        Self::new(RefusedConnect::Authentication, code, text)
+    fn unauthenticated(cause: &'static str, code: Code, text: impl Into<String>) -> Self {
+        Self { cause, ..Self::new(RefusedConnect::Authentication, code, text) }
     }
 
-    fn unknown(text: impl Into<String>) -> Self {
-        Self::unauthenticated(Code::Unknown, text)
+    fn unknown(cause: &'static str, text: impl Into<String>) -> Self {
+        Self::unauthenticated(cause, Code::Unknown, text)
     }
 }
 
@@ -110,7 +112,7 @@ impl AgentAuth {
                 let certificate = peer.certificate.clone().unwrap_or_default();
                 if !names.allow(&certificate) {
                     let text = "the agent's certificate has no allowed name";
-                    return Err(Refused::unauthenticated(Code::PermissionDenied, text));
+                    return Err(Refused::unauthenticated("certificate", Code::PermissionDenied, text));
                 }
                 Ok(Admitted { identity: Arc::new(Identity::of_certificate(&certificate)), recheck: None })
             }
@@ -118,8 +120,8 @@ impl AgentAuth {
                 let token = shown?;
                 let verdict = reviewer.review(&token, Some(peer.address.ip())).await;
                 let verdict = verdict.ok_or_else(|| unavailable("the Kubernetes API cannot be asked now"))?;
-                let identity = verdict.map_err(|TokenRejection { why, .. }| {
-                    Refused::unknown(format!("Failed to validate authentication token, err:{why}"))
+                let identity = verdict.map_err(|TokenRejection { cause, why, .. }| {
+                    Refused::unknown(cause, format!("Failed to validate authentication token, err:{why}"))
                 })?;
                 let every = reviewer.recheck_every();
                 let recheck = every.map(|every| Recheck { reviewer: reviewer.clone(), token, every });
@@ -132,7 +134,7 @@ impl AgentAuth {
 fn unavailable(why: &str) -> Refused {
     let text =
         format!("Failed to validate authentication token, err:Failed to authenticate request. err:{why}");
-    Refused::unauthenticated(Code::Unavailable, text)
+    Refused::unauthenticated("no review", Code::Unavailable, text)
 }
 
 impl Recheck {
@@ -161,7 +163,6 @@ impl AgentPeer {
 
 /// The description of a peer in the log: the certificate's name and the source address.
 pub(crate) fn shown(certificate: Option<&PeerIdentity>, address: SocketAddr) -> Arc<str> {
-    let address = SocketAddr::new(address.ip().to_canonical(), address.port());
     match certificate {
         Some(identity) => format!("certificate {identity} at {address}").into(),
         None => address.to_string().into(),

@@ -205,6 +205,8 @@ impl std::fmt::Debug for Reviewer {
 /// Why a token does not authenticate an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenRejection {
+    /// See [`super::Refused::cause`].
+    pub cause: &'static str,
     /// Go's text.
     pub why: Arc<str>,
     /// Whether the API knows the token and refuses it. Otherwise the review failed, and the cause may be the token (for
@@ -215,35 +217,44 @@ pub struct TokenRejection {
 /// The result of a review: the agent's identity, or why there is none.
 pub type ReviewOutcome = Result<Arc<Identity>, TokenRejection>;
 
+/// Values of [`TokenRejection::cause`]: the token itself, or the user that it is for.
+const TOKEN: &str = "token";
+const USER: &str = "user";
+
 /// Judges a review. `token` is the reviewed token, which is removed from the API's texts.
 pub(super) fn judge(expected: &TokenAuth, review: &TokenReview, token: &str) -> ReviewOutcome {
     if !review.error.is_empty() {
         let why = format!("lookup failed: {}", review.error.replace(token, "(the token)"));
-        return Err(TokenRejection { why: why.into(), certain: false });
+        return Err(TokenRejection { cause: TOKEN, why: why.into(), certain: false });
     }
-    judge_user(expected, review).map_err(|why| TokenRejection { why: why.into(), certain: true })
+    judge_user(expected, review).map_err(|(cause, why)| TokenRejection {
+        cause,
+        why: why.into(),
+        certain: true,
+    })
 }
 
-fn judge_user(expected: &TokenAuth, review: &TokenReview) -> Result<Arc<Identity>, String> {
+fn judge_user(expected: &TokenAuth, review: &TokenReview) -> Result<Arc<Identity>, (&'static str, String)> {
     if !review.authenticated {
-        return Err("lookup failed: service account jwt not valid".into());
+        return Err((TOKEN, "lookup failed: service account jwt not valid".into()));
     }
     let parts: Vec<&str> = review.user.username.split(':').collect();
     let [system, kind, namespace, account] = parts.as_slice() else {
-        return Err("lookup failed: unexpected username format".into());
+        return Err((USER, "lookup failed: unexpected username format".into()));
     };
     if (*system, *kind) != ("system", "serviceaccount") {
-        return Err("lookup failed: username returned is not a service account".into());
+        return Err((USER, "lookup failed: username returned is not a service account".into()));
     }
     if *namespace != expected.namespace {
-        return Err(unexpected("namespace", namespace, &expected.namespace));
+        return Err((USER, unexpected("namespace", namespace, &expected.namespace)));
     }
     if *account != expected.service_account {
-        return Err(unexpected("service account", account, &expected.service_account));
+        return Err((USER, unexpected("service account", account, &expected.service_account)));
     }
     // An authenticator that does not support audiences returns none: the token may be for any audience.
     if !review.audiences.contains(&expected.audience) {
-        return Err(format!("lookup failed: the token is not for audience {:?}", expected.audience));
+        let why = format!("lookup failed: the token is not for audience {:?}", expected.audience);
+        return Err((TOKEN, why));
     }
     Ok(Arc::new(Identity::of_token(&review.user)))
 }

@@ -211,6 +211,9 @@ fn hint(error: &HandshakeError, port: Port) -> (&'static str, Option<String>) {
     } else if says(&["alert: CertificateExpired"]) {
         let why = "is expired or not valid yet: replace it, or correct the clocks";
         ("expired", Some(format!("the {peer} says that {cert} {why}")))
+    } else if says(&["alert: UnsupportedCertificate"]) {
+        let why = "its extended key usage must allow server authentication";
+        ("purpose", Some(format!("the {peer} does not accept {cert}: {why}")))
     } else if says(&NOT_ACCEPTED) {
         let why = "it must trust the issuer, and the certificate must have the name that it connects to";
         ("not accepted", Some(format!("the {peer} does not accept {cert}: {why}")))
@@ -271,6 +274,11 @@ mod tests {
                 Error::AlertReceived(AlertDescription::CertificateExpired),
                 Port::Agent,
                 "--cluster-cert is expired",
+            ),
+            (
+                Error::AlertReceived(AlertDescription::UnsupportedCertificate),
+                Port::Frontend,
+                "the client does not accept --server-cert: its extended key usage",
             ),
             (InvalidMessage::InvalidContentType.into(), Port::Agent, "does not speak TLS"),
             (rustls::PeerIncompatible::NoKxGroupsInCommon.into(), Port::Agent, ""),

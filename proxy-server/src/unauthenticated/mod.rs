@@ -84,7 +84,6 @@ impl Shared {
         self.metrics.journal.refused(self.port.listener(), peer.ip(), &error.to_string());
         let Some(suppressed) = self.log.due(cause, peer.ip()) else { return };
         let (port, name) = (self.port.name(), reason.name());
-        let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
         // The cause is the port's limit, not the peer.
         if matches!(reason, UnauthenticatedCloseReason::Evicted | UnauthenticatedCloseReason::AgentLimit) {
             tracing::warn!(%peer, port, reason = name, %error, suppressed, "closing unauthenticated connection");

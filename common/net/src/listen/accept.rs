@@ -39,8 +39,10 @@ pub trait Source {
 impl Source for TcpListener {
     type Conn = (TcpStream, SocketAddr);
 
+    /// The address of an IPv4 peer is IPv4, even if the listener has both families.
     fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Self::Conn>> {
         TcpListener::poll_accept(self, cx)
+            .map_ok(|(stream, peer)| (stream, SocketAddr::new(peer.ip().to_canonical(), peer.port())))
     }
 }
 

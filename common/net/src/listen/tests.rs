@@ -143,6 +143,14 @@ async fn tcp_binds_as_go_does() {
 }
 
 #[tokio::test]
+async fn ipv4_peer_of_a_listener_for_both_families_has_an_ipv4_address() {
+    let mut accepting = AcceptLoop::new(bind_tcp("", 0).unwrap(), "test");
+    let port = accepting.source.local_addr().unwrap().port();
+    let client = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    assert_eq!(accepting.accept().await.1, client.local_addr().unwrap());
+}
+
+#[tokio::test]
 async fn bind_errors_name_the_address() {
     let taken = bind_tcp("127.0.0.1", 0).unwrap().into_std().unwrap();
     let port = taken.local_addr().unwrap().port();

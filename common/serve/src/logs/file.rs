@@ -156,7 +156,8 @@ impl Place {
     }
 }
 
-fn open(path: &Path, keep: bool) -> io::Result<File> {
+/// Opens a file to append to it; without `keep` it is emptied.
+pub(super) fn open(path: &Path, keep: bool) -> io::Result<File> {
     let file = OpenOptions::new().append(true).create(true).open(path)?;
     // Devices such as /dev/full cannot be truncated, and need not be.
     if !keep && file.metadata()?.is_file() {

@@ -40,11 +40,15 @@ impl Style {
         Self { format: options.format, headers: !options.skip_headers, folders: options.add_dir_header }
     }
 
-    /// The last line of a process that gives up; as text without a header.
-    pub(super) fn fatal(format: Format, message: &str) -> String {
-        let style = Self { format, headers: false, folders: false };
-        let fields = Fields { format, message: message.to_owned(), rest: String::new() };
-        style.assemble(Level::ERROR, ("main.rs", 1), &fields, now())
+    /// Text without a header.
+    pub(super) fn bare(format: Format) -> Self {
+        Self { format, headers: false, folders: false }
+    }
+
+    /// The last line of a process that gives up.
+    pub(super) fn fatal(self, message: &str) -> String {
+        let fields = Fields { format: self.format, message: message.to_owned(), rest: String::new() };
+        self.assemble(Level::ERROR, ("main.rs", 1), &fields, now())
     }
 
     /// The event with a newline, at this time since 1970.

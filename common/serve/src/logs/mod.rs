@@ -71,7 +71,7 @@ const URGENT_FLUSH_TIMEOUT: Duration = Duration::from_millis(100);
 impl Logs {
     /// Opens the outputs and makes this the process's log.
     pub fn start(options: &Options) -> io::Result<Self> {
-        let _ = FORMAT.set(options.format);
+        let _ = OPTIONS.set(options.clone());
         let (subscriber, logs) = Self::build(options)?;
         tracing::subscriber::set_global_default(subscriber)
             .map_err(|_| io::Error::other("logging was started twice"))?;
@@ -151,13 +151,28 @@ pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     text
 }
 
-/// The format of the process's log, once it has started.
-static FORMAT: OnceLock<Format> = OnceLock::new();
+/// The options of the process's log, once it starts.
+static OPTIONS: OnceLock<Options> = OnceLock::new();
 
-/// Writes a line to standard error, with or without a log: the last one of a process that gives up, or that of a log file that
-/// cannot be written.
+/// Writes the last line of a process that gives up to standard error, with or without a log, and to `--log-file`.
 pub fn fatal(message: &str) {
-    let line = line::Style::fatal(FORMAT.get().copied().unwrap_or(Format::Text), message);
+    to_stderr(message);
+    if let Some(options) = OPTIONS.get() {
+        append_fatal(options, message);
+    }
+}
+
+/// Writes a line to standard error, with or without a log.
+fn to_stderr(message: &str) {
+    let line = line::Style::bare(OPTIONS.get().map_or(Format::Text, |options| options.format)).fatal(message);
     // A failure cannot be reported anywhere.
     let _ = io::stderr().write_all(line.as_bytes());
+}
+
+/// Appends the last line of a process that gives up to `--log-file`, if the log is written there.
+pub fn append_fatal(options: &Options, message: &str) {
+    let Some(path) = options.log_file.as_ref().filter(|_| !options.logtostderr) else { return };
+    let line = line::Style::new(options).fatal(message);
+    // Standard error has the line, too.
+    let _ = file::open(path, true).and_then(|mut file| file.write_all(line.as_bytes()));
 }

@@ -98,10 +98,10 @@ fn lines_as_json() {
 
 #[test]
 fn the_last_line_has_the_format_of_the_log() {
-    let text = line::Style::fatal(Format::Json, "no \"port\"");
+    let text = line::Style::bare(Format::Json).fatal("no \"port\"");
     let last: serde_json::Value = serde_json::from_str(text.trim_end()).expect("is JSON");
     assert_eq!((&last["msg"], &last["level"]), (&"no \"port\"".into(), &"error".into()));
-    assert_eq!(line::Style::fatal(Format::Text, "no\nport"), "no\\nport\n");
+    assert_eq!(line::Style::bare(Format::Text).fatal("no\nport"), "no\\nport\n");
 }
 
 #[test]

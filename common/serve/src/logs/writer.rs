@@ -87,7 +87,7 @@ impl Output {
         let Err(error) = result else { return 0 };
         if let Some(file) = self.file.as_ref().filter(|_| !failed_before) {
             let name = file.name();
-            super::fatal(&format!("log file {name} cannot be written, lines are lost: {error}"));
+            super::to_stderr(&format!("log file {name} cannot be written, lines are lost: {error}"));
         }
         lines
     }
