@@ -48,8 +48,8 @@ func writeReport(s settings, outcomes []outcome, took time.Duration) error {
 var marks = map[verdict]string{passed: "✓", failed: "**✗**", excused: "Go ✗ too", defect: "Go ✗"}
 
 func (r report) headline() string {
-	return fmt.Sprintf("%d cases: %d pass, %d fail; %d fail as two Go peers do; two Go peers fail %d among themselves.\n",
-		r.Cases, r.Counts[passed], r.Counts[failed], r.Counts[excused], r.Counts[defect])
+	return fmt.Sprintf("%d cases: %d pass, %d fail as they do between two Go programs, and %d more are cases of two Go programs that fail. Only with a program of this project fail: %d.\n",
+		r.Cases, r.Counts[passed], r.Counts[excused], r.Counts[defect], r.Counts[failed])
 }
 
 func (r report) markdown(s settings) string {

@@ -27,7 +27,7 @@ impl ProfilingFlags {
     pub fn check(self) -> Result<Self, FlagError> {
         if self.enable_contention_profiling && !self.enable_profiling {
             let (flag, other) = ("enable-contention-profiling", "enable-profiling");
-            return Err(FlagError::needs(flag, other, "add --enable-profiling"));
+            return Err(FlagError::needs(flag, other, "add it"));
         }
         Ok(self)
     }

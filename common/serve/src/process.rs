@@ -68,10 +68,12 @@ pub fn main<C, E: AsRef<dyn Error>>(
     match parse(std::env::args_os(), |name| std::env::var_os(name)).map(start) {
         // An error begins as cobra's.
         Err(exit) if exit.code > 0 => {
-            if let Some(options) = &exit.log {
-                logs::append_fatal(options, exit.stderr.trim_end());
+            let (log, line) = (exit.log.clone(), exit.stderr.clone());
+            let code = Exit { stderr: format!("Error: {line}"), ..exit }.leave();
+            if let Some(options) = log {
+                logs::append_fatal(&options, line.trim_end());
             }
-            Exit { stderr: format!("Error: {}", exit.stderr), ..exit }.leave()
+            code
         }
         Err(exit) => exit.leave(),
         Ok(Ok(())) => ExitCode::SUCCESS,

@@ -139,13 +139,13 @@ fn refused_token(text: &str) -> Option<&'static str> {
     }
     if text.contains("Failed to authenticate request") {
         return Some(
-            "the server cannot review tokens, so the token may be good: see the server's log, its --kubeconfig and its \
-             right to create tokenreviews",
+            "the server could not review the token, which may be valid: its log has the reason (--kubeconfig, the right to create \
+             tokenreviews), or many agents at this address wait",
         );
     }
     text.contains("Failed to validate authentication token").then_some(
         "the token of --service-account-token-path must suit --authentication-audience, --agent-namespace and \
-         --agent-service-account of the server",
+         --agent-service-account of the server, and must not be expired",
     )
 }
 
@@ -158,17 +158,19 @@ fn refused_certificate(text: &str) -> Option<String> {
     if alert.starts_with("CertificateExpired") {
         return Some("the server says that --agent-cert is expired or not valid yet: replace it, or correct the clocks".to_owned());
     }
-    if alert.starts_with("UnsupportedCertificate") {
-        let why = "its extended key usage must allow client authentication";
-        return Some(format!("the server does not accept --agent-cert: {why}"));
-    }
-    // DecryptError: the issuer has the name of a trusted authority, and another key.
-    let refused = alert.contains("Certificate")
-        || ["UnknownCA", "DecryptError"].iter().any(|name| alert.starts_with(name));
-    refused.then(|| {
-        "the server does not accept --agent-cert: its --cluster-ca-cert must contain the issuer; its log has the reason"
-            .to_owned()
-    })
+    // Go's server sends BadCertificate for most reasons.
+    let why = if alert.starts_with("UnsupportedCertificate") {
+        "its extended key usage must allow client authentication"
+    } else if alert.starts_with("UnknownCA") {
+        "its --cluster-ca-cert must contain the issuer"
+    } else if alert.starts_with("DecryptError") {
+        "its --cluster-ca-cert has another key of the issuer, or a certificate of the chain is signed with SHA-1"
+    } else if alert.contains("Certificate") {
+        "check its issuer, dates and extended key usage (client authentication)"
+    } else {
+        return None;
+    };
+    Some(format!("the server does not accept --agent-cert: {why}; its log has the reason"))
 }
 
 /// An address of servers.

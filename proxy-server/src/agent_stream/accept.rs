@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::connect_metadata::ConnectMetadata;
+use super::connect_metadata::{ConnectMetadata, agent_id};
 use super::gate::AgentGate;
 use super::handle::{Command, LinkFacts, LinkHandle};
 use super::handler::{Living, ServerLinkHandler};
@@ -218,9 +218,8 @@ impl AgentService {
                     "a client that is no agent came to --agent-port; frontends have their own"
                 ),
                 RefusedConnect::Authentication => {
-                    let claimed = ConnectMetadata::read(&request.metadata);
-                    let id = claimed.map(|claimed| claimed.agent_id).unwrap_or_default();
-                    tracing::error!(%err, agentID = %Peer(&id), %peer, suppressed, "Client authentication failed");
+                    let id = Peer(agent_id(&request.metadata).unwrap_or_default());
+                    tracing::error!(%err, agentID = %id, %peer, suppressed, "Client authentication failed");
                 }
                 RefusedConnect::Metadata => tracing::error!(%err, %peer, suppressed, "Invalid backend"),
                 RefusedConnect::Registration => tracing::error!(%err, %peer, suppressed, "agent refused"),

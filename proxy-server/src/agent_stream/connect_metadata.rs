@@ -27,11 +27,7 @@ impl ConnectMetadata {
     /// # Errors
     /// The gRPC message with which the Connect is refused.
     pub(crate) fn read(metadata: &HeaderMap) -> Result<Self, String> {
-        let count = |count: usize| format!("expected one agent ID in the context, got {count}");
-        let id = single(metadata, AGENT_ID).map_err(count)?.ok_or_else(|| count(0))?;
-        let agent_id = id.to_str().ok().filter(|id| id.len() <= MAX_AGENT_ID);
-        let agent_id = agent_id
-            .ok_or_else(|| format!("the agent ID is longer than {MAX_AGENT_ID} bytes or not printable"))?;
+        let agent_id = agent_id(metadata)?;
         let identifiers = single(metadata, AGENT_IDENTIFIERS).map_err(|count| {
             format!("expected at most one set of agent identifiers in the context, got {count}")
         })?;
@@ -42,6 +38,17 @@ impl ConnectMetadata {
         };
         Ok(ConnectMetadata { agent_id: agent_id.into(), identifiers })
     }
+}
+
+/// The agent id of the metadata.
+///
+/// # Errors
+/// The text for the agent.
+pub(crate) fn agent_id(metadata: &HeaderMap) -> Result<&str, String> {
+    let count = |count: usize| format!("expected one agent ID in the context, got {count}");
+    let id = single(metadata, AGENT_ID).map_err(count)?.ok_or_else(|| count(0))?;
+    let id = id.to_str().ok().filter(|id| id.len() <= MAX_AGENT_ID);
+    id.ok_or_else(|| format!("the agent ID is longer than {MAX_AGENT_ID} bytes or not printable"))
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ const SCHEME: &str = "Bearer ";
 const MAX_TOKEN_BYTES: usize = 16 * 1024;
 
 /// See [`Refused::cause`].
-const CAUSE: &str = "no token";
+const UNUSABLE_TOKEN: &str = "no usable token";
 
 /// An agent's token. Neither `Debug` nor `Display` shows it.
 #[derive(Clone)]
@@ -40,22 +40,30 @@ impl fmt::Debug for Token {
 /// Go's.
 pub(super) fn take(metadata: &mut HeaderMap) -> Result<Token, Refused> {
     let Entry::Occupied(entry) = metadata.entry(AUTHORIZATION) else {
-        return Err(Refused::unknown(CAUSE, "Authentication context was not found in metadata"));
+        return Err(Refused::unknown(UNUSABLE_TOKEN, "Authentication context was not found in metadata"));
     };
     let (_, mut values) = entry.remove_entry_mult();
     let first = values.next();
     let more = values.count();
     let value = match first {
         Some(value) if more == 0 => value,
-        _ => return Err(Refused::unknown(CAUSE, format!("too many ({}) tokens are received", more + 1))),
+        _ => {
+            return Err(Refused::unknown(
+                UNUSABLE_TOKEN,
+                format!("too many ({}) tokens are received", more + 1),
+            ));
+        }
     };
     let token = value.to_str().ok().and_then(|text| text.strip_prefix(SCHEME));
     let Some(token) = token else {
-        return Err(Refused::unknown(CAUSE, format!("received token does not have {SCHEME:?} prefix")));
+        return Err(Refused::unknown(
+            UNUSABLE_TOKEN,
+            format!("received token does not have {SCHEME:?} prefix"),
+        ));
     };
     if token.is_empty() || token.len() > MAX_TOKEN_BYTES {
         let why = "Failed to validate authentication token, err:the token is empty or too long";
-        return Err(Refused::unknown(CAUSE, why));
+        return Err(Refused::unknown(UNUSABLE_TOKEN, why));
     }
     Ok(Token::new(token))
 }

@@ -190,9 +190,17 @@ async fn hand_over<T>(done: &Sender<T>, arrived: T, evicted: &CancellationToken)
     }
 }
 
-/// Alerts of a peer that does not accept the server's certificate.
-const NOT_ACCEPTED: [&str; 4] =
-    ["alert: UnknownCA", "alert: BadCertificate", "alert: CertificateUnknown", "alert: DecryptError"];
+/// Alerts of a peer that does not accept the server's certificate, and why. Go's clients send BadCertificate for every reason.
+const NOT_ACCEPTED: [(&str, &str); 5] = [
+    ("UnsupportedCertificate", "its extended key usage must allow server authentication"),
+    ("UnknownCA", "it must trust the issuer"),
+    (
+        "DecryptError",
+        "it trusts another key of the issuer, or a certificate of the chain is signed with SHA-1",
+    ),
+    ("BadCertificate", "check its issuer, names, dates and extended key usage (server authentication)"),
+    ("CertificateUnknown", "check its issuer, names, dates and extended key usage (server authentication)"),
+];
 
 /// The cause of a failed handshake: a name of it for the log's limit, and an operator's words.
 fn hint(error: &HandshakeError, port: Port) -> (&'static str, Option<String>) {
@@ -211,12 +219,10 @@ fn hint(error: &HandshakeError, port: Port) -> (&'static str, Option<String>) {
     } else if says(&["alert: CertificateExpired"]) {
         let why = "is expired or not valid yet: replace it, or correct the clocks";
         ("expired", Some(format!("the {peer} says that {cert} {why}")))
-    } else if says(&["alert: UnsupportedCertificate"]) {
-        let why = "its extended key usage must allow server authentication";
-        ("purpose", Some(format!("the {peer} does not accept {cert}: {why}")))
-    } else if says(&NOT_ACCEPTED) {
-        let why = "it must trust the issuer, and the certificate must have the name that it connects to";
-        ("not accepted", Some(format!("the {peer} does not accept {cert}: {why}")))
+    } else if let Some((alert, why)) =
+        NOT_ACCEPTED.iter().find(|(alert, _)| says(&[&format!("alert: {alert}")]))
+    {
+        (alert, Some(format!("the {peer} does not accept {cert}: {why}")))
     } else if says(&["InvalidContentType"]) {
         ("no TLS", Some("the peer does not speak TLS".to_owned()))
     } else if says(&["known protocol"]) {
@@ -277,8 +283,13 @@ mod tests {
             ),
             (
                 Error::AlertReceived(AlertDescription::UnsupportedCertificate),
+                Port::Agent,
+                "the agent does not accept --cluster-cert: its extended key usage",
+            ),
+            (
+                Error::AlertReceived(AlertDescription::BadCertificate),
                 Port::Frontend,
-                "the client does not accept --server-cert: its extended key usage",
+                "names, dates and extended",
             ),
             (InvalidMessage::InvalidContentType.into(), Port::Agent, "does not speak TLS"),
             (rustls::PeerIncompatible::NoKxGroupsInCommon.into(), Port::Agent, ""),

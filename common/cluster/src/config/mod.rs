@@ -106,8 +106,11 @@ impl fmt::Display for Config {
     /// The address and the kind of credentials, without any secret. Reads the client certificate's file for its subject.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} with ", self.server)?;
-        if self.tls.identity.is_none() || !matches!(self.credentials, Credentials::None) {
+        if self.tls.identity.is_none() {
             return self.credentials.fmt(f);
+        }
+        if !matches!(self.credentials, Credentials::None) {
+            write!(f, "{} and ", self.credentials)?;
         }
         let subject = self.tls.subject();
         write!(f, "client certificate {}", subject.as_deref().unwrap_or("(unreadable)"))

@@ -140,7 +140,7 @@ fn signing_pair((chain, key): &(Pem, Pem)) -> Result<Arc<CertifiedKey>, String> 
     key_pair(chain, private, &provider())
         .map_err(|why| format!("client-key{key}: {why} ({SHORTEST_RSA})"))?
         .ok_or_else(|| {
-            format!("client-key{key}: does not match client-certificate, or that is not an X.509 certificate")
+            format!("client-key{key}: does not match client-certificate, or client-certificate is not X.509")
         })
 }
 

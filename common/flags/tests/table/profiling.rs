@@ -26,7 +26,7 @@ pub fn profiling_entries<C: 'static>(
             )
             .refuses(
                 &["--enable-contention-profiling"],
-                "--enable-contention-profiling needs --enable-profiling: add --enable-profiling",
+                "--enable-contention-profiling needs --enable-profiling: add it",
             ),
         Entry::new("status-on-any-address", base, move |config| status(config).to_string())
             .default("false")

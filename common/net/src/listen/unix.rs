@@ -259,15 +259,10 @@ fn remove_existing(path: &Path, delete_existing: bool) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         found => found?,
     };
-    let is_removed = if !delete_existing {
-        false
-    } else if found.is_file() && found.len() == 0 {
-        fs::remove_file(path)?;
-        true
-    } else {
-        found.is_dir() && fs::remove_dir(path).is_ok()
-    };
-    if is_removed {
+    let is_empty_file = found.is_file() && found.len() == 0;
+    let is_removed =
+        || is_empty_file && fs::remove_file(path).is_ok() || found.is_dir() && fs::remove_dir(path).is_ok();
+    if delete_existing && is_removed() {
         tracing::warn!(path = %path.display(), "removed an empty file or directory at the Unix socket's path");
         return Ok(());
     }

@@ -101,10 +101,14 @@ fn words(error: &rustls::Error) -> String {
             let (expected, names) = (expected.to_str(), plain_names(presented));
             return format!("invalid peer certificate: not valid for name {expected}, only for {names}");
         }
-        CertificateError::UnsupportedSignatureAlgorithmContext { .. }
-        | CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => {
-            let why = "signed with an algorithm that is not accepted, such as SHA-1: issue it with SHA-256";
-            return format!("invalid peer certificate: {why}");
+        CertificateError::UnsupportedSignatureAlgorithmContext { .. } => {
+            let what =
+                "a certificate of its chain is signed with an algorithm that is not accepted, such as SHA-1";
+            return format!("invalid peer certificate: {what}: issue that one with SHA-256");
+        }
+        CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => {
+            return "invalid peer certificate: a signature's algorithm does not suit the issuer's key"
+                .to_owned();
         }
         _ => return error.to_string(),
     };
@@ -119,7 +123,7 @@ fn plain_names(presented: &[String]) -> String {
         let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
         let plain = inner.unwrap_or(name).trim_matches('"');
         if name.starts_with("DnsName") && plain.parse::<IpAddr>().is_ok() {
-            return format!("DNS:{plain} (must be IP:{plain})");
+            return format!("{plain} (a DNS SAN: issue it as an IP SAN)");
         }
         plain.to_owned()
     };

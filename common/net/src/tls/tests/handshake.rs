@@ -110,7 +110,7 @@ async fn an_address_that_is_written_as_a_dns_name_is_named_as_the_fault() {
     let mut world = World::with_server(params);
     world.client.server_names = vec!["10.0.0.1".to_owned()];
     let text = world.shake().await.refused_by_client();
-    let names = "other.test, DNS:10.0.0.1 (must be IP:10.0.0.1)";
+    let names = "other.test, 10.0.0.1 (a DNS SAN: issue it as an IP SAN)";
     assert!(text.ends_with(&format!("not valid for name 10.0.0.1, only for {names}")), "{text}");
 }
 
@@ -127,7 +127,7 @@ async fn a_signature_algorithm_that_is_not_accepted_is_reported_in_plain_words()
     world.server.cert = world.files.certs("old", &[&der.into()]);
     world.server.key = world.files.write("old.key", server.key.serialize_pem());
     let text = world.shake().await.refused_by_client();
-    let why = "signed with an algorithm that is not accepted, such as SHA-1: issue it with SHA-256";
+    let why = "a certificate of its chain is signed with an algorithm that is not accepted, such as SHA-1: issue that one with SHA-256";
     assert!(text.ends_with(&format!("invalid peer certificate: {why}")), "{text}");
 }
 
