@@ -48,7 +48,7 @@ func writeReport(s settings, outcomes []outcome, took time.Duration) error {
 var marks = map[verdict]string{passed: "✓", failed: "**✗**", excused: "Go ✗ too", defect: "Go ✗"}
 
 func (r report) headline() string {
-	return fmt.Sprintf("%d cases: %d pass, %d fail as they do between two Go programs, and %d more are cases of two Go programs that fail. Only with a program of this project fail: %d.\n",
+	return fmt.Sprintf("%d cases: %d pass, %d fail as they do between two Go programs, %d more are cases of two Go programs that fail, and %d fail only with a program of this project.\n",
 		r.Cases, r.Counts[passed], r.Counts[excused], r.Counts[defect], r.Counts[failed])
 }
 
