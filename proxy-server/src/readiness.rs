@@ -106,7 +106,7 @@ fn no_agent(policy: ReadinessPolicy, lacking: &[Strategy]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backends::{Backend, Identifiers, RouteMetrics, Selection};
+    use crate::backends::{RouteMetrics, Selection};
     use serve::metrics::Registry;
 
     fn failing(readiness: &Readiness, backends: &BackendManager<()>, policy: ReadinessPolicy) -> Vec<String> {
@@ -125,32 +125,20 @@ mod tests {
             &[Strategy::DestHost, Strategy::DefaultRoute],
             RouteMetrics::register(&mut Registry::default()),
         );
-        let register = |id: &str, identifiers: &str| {
-            let identifiers = Identifiers::parse(identifiers).unwrap();
-            backends
-                .register(Backend {
-                    agent_id: id.into(),
-                    identifiers,
-                    process: None,
-                    owner: None,
-                    handle: (),
-                })
-                .unwrap()
-        };
         let (first, any, all) = (ReadinessPolicy::FirstStrategy, ReadinessPolicy::Any, ReadinessPolicy::All);
         let go = ["backends: no connection to any proxy agent"];
         assert_eq!(failing(&readiness, &backends, first), go);
         assert_eq!(failing(&readiness, &backends, any), go);
         let both = ["backends: no connection to any proxy agent for the strategies: destHost, defaultRoute"];
         assert_eq!(failing(&readiness, &backends, all), both);
-        let route = register("a", "default-route=true");
+        let route = backends.join("a", "default-route=true");
         assert_eq!(failing(&readiness, &backends, first), go);
         assert_eq!(failing(&readiness, &backends, any), [""; 0]);
         let conditions = readiness.conditions(&backends, first);
         assert_eq!(conditions[2].note, "1 connected, without --agent-identifiers for destHost");
         let host = ["backends: no connection to any proxy agent for the strategies: destHost"];
         assert_eq!(failing(&readiness, &backends, all), host);
-        let named = register("b", "host=n");
+        let named = backends.join("b", "host=n");
         for policy in [first, any, all] {
             assert_eq!(failing(&readiness, &backends, policy), [""; 0], "{policy:?}");
         }
@@ -165,24 +153,12 @@ mod tests {
             BackendManager::with_selection(&[Strategy::Default], Selection::default(), Some(&zone), metrics);
         let note = || readiness.conditions(&backends, ReadinessPolicy::default())[2].note.clone();
         assert_eq!(note(), "");
-        let register = |id: &str, identifiers: &str| {
-            let identifiers = Identifiers::parse(identifiers).unwrap();
-            backends
-                .register(Backend {
-                    agent_id: id.into(),
-                    identifiers,
-                    process: None,
-                    owner: None,
-                    handle: (),
-                })
-                .unwrap()
-        };
-        let far = register("a", "");
+        let far = backends.join("a", "");
         assert_eq!(note(), "no agent has zone=near of --prefer-zone");
         backends.set_unresponsive(far.id, true);
         assert!(note().starts_with("the only agent is not ready: it drains, is ejected or does not answer;"));
         backends.set_unresponsive(far.id, false);
-        let near = register("b", "zone=near");
+        let near = backends.join("b", "zone=near");
         assert_eq!(note(), "");
         backends.set_unresponsive(far.id, true);
         assert_eq!(note(), "");

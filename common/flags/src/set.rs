@@ -55,6 +55,20 @@ impl FlagSet {
         self
     }
 
+    /// Reads the command line of a program whose flags include [`LogOptions`], and makes its configuration.
+    ///
+    /// # Errors
+    /// As [`Self::read`]. An error of the configuration is logged as the flags say.
+    pub fn parse<C>(
+        self,
+        argv: impl Iterator<Item = OsString>,
+        config: impl FnOnce(Given) -> Result<C, FlagError>,
+    ) -> Result<C, Exit> {
+        let given = self.read(argv)?;
+        let log = given.group::<LogOptions>().ok().map(Box::new);
+        config(given).map_err(|error| Exit { log, ..error.into() })
+    }
+
     /// Reads a command line, whose first word is the program's name.
     ///
     /// # Errors

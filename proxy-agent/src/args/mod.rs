@@ -73,9 +73,7 @@ pub fn parse(
     let set = set.group::<ServerFlags>().group::<FlowOptions>();
     let set = set.group::<PortFlags>().group::<ProfilingFlags>().group::<KubeFlags>();
     let set = set.group::<RecordOptions>().group::<LogOptions>();
-    let given = set.read(argv)?;
-    let log = given.group().ok().map(Box::new);
-    config(given, environment("PROXY_AGENT_ID")).map_err(|error| Exit { log, ..error.into() })
+    set.parse(argv, |given| config(given, environment("PROXY_AGENT_ID")))
 }
 
 /// The configuration that the flags give. `inherited_id` is the environment's agent id.

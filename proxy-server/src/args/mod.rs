@@ -39,9 +39,8 @@ pub fn parse(
     let set =
         set.group::<FrontendFlags>().group::<AgentFlags>().group::<AccessFlags>().group::<ReplicaFlags>();
     let set = set.group::<FlowOptions>().group::<PortFlags>().group::<ProfilingFlags>().group::<KubeFlags>();
-    let given = set.group::<RecordOptions>().group::<LogOptions>().read(argv)?;
-    let log = given.group().ok().map(Box::new);
-    config(given, environment("PROXY_SERVER_ID")).map_err(|error| Exit { log, ..error.into() })
+    let set = set.group::<RecordOptions>().group::<LogOptions>();
+    set.parse(argv, |given| config(given, environment("PROXY_SERVER_ID")))
 }
 
 /// The configuration that the flags give. `inherited_id` is the environment's server id.

@@ -14,13 +14,6 @@ fn manager(strategies: &[Strategy]) -> BackendManager<()> {
     BackendManager::new(strategies, RouteMetrics::register(&mut Registry::default()))
 }
 
-fn join(manager: &BackendManager<()>, agent: &str, identifiers: &str) -> Registration<()> {
-    let identifiers = Identifiers::parse(identifiers).unwrap();
-    manager
-        .register(Backend { agent_id: agent.into(), identifiers, process: None, owner: None, handle: () })
-        .unwrap()
-}
-
 fn fail(agent: &Registration<()>) {
     let now = Instant::now();
     (0..3).for_each(|_| agent.stats.blame(now, now));
@@ -47,7 +40,7 @@ async fn put_on_trial(manager: &BackendManager<()>, agent: &Registration<()>) {
 #[tokio::test(start_paused = true)]
 async fn dials_chosen_at_once_try_an_agent_by_one() {
     let manager = manager(&[Strategy::Default]);
-    let (tried, other) = (join(&manager, "tried", ""), join(&manager, "other", ""));
+    let (tried, other) = (manager.join("tried", ""), manager.join("other", ""));
     put_on_trial(&manager, &tried).await;
     let choices: Vec<_> = (0..64).map(|_| manager.choose("", &[]).unwrap()).collect();
     let tries = choices.iter().filter(|choice| choice.link == tried.id).count();
@@ -64,7 +57,7 @@ async fn dials_chosen_at_once_try_an_agent_by_one() {
 #[tokio::test(start_paused = true)]
 async fn the_only_match_is_tried_by_one_dial_while_another_strategy_serves() {
     let manager = manager(&[Strategy::DestHost, Strategy::Default]);
-    let (tried, other) = (join(&manager, "tried", "host=n"), join(&manager, "other", ""));
+    let (tried, other) = (manager.join("tried", "host=n"), manager.join("other", ""));
     put_on_trial(&manager, &tried).await;
     let first = manager.choose("n", &[]).unwrap();
     assert_eq!(first.link, tried.id);
@@ -77,29 +70,29 @@ async fn the_only_match_is_tried_by_one_dial_while_another_strategy_serves() {
 #[tokio::test(start_paused = true)]
 async fn reconnecting_ends_no_ejection() {
     let manager = manager(&[Strategy::Default]);
-    let (agent, _other) = (join(&manager, "a", ""), join(&manager, "b", ""));
+    let (agent, _other) = (manager.join("a", ""), manager.join("b", ""));
     fail(&agent);
     assert_eq!(sweep(&manager), 1);
     advance(2 * S).await;
     drop(agent);
     assert_eq!(ejected(&manager), []);
-    let agent = join(&manager, "a", "");
+    let agent = manager.join("a", "");
     assert_eq!(ejected(&manager), [("a".to_owned(), 3 * S)]);
     assert!((0..64).all(|_| manager.choose("", &[]).unwrap().link != agent.id));
     drop(agent);
     advance(4 * S).await;
-    let _agent = join(&manager, "a", "");
+    let _agent = manager.join("a", "");
     assert_eq!(ejected(&manager), [], "its time is up");
 }
 
 #[tokio::test(start_paused = true)]
 async fn ejections_of_absent_agents_are_bounded() {
     let manager = manager(&[Strategy::Default]);
-    let agents: Vec<_> = (0..2_500).map(|n| join(&manager, &format!("{n:04}"), "")).collect();
+    let agents: Vec<_> = (0..2_500).map(|n| manager.join(&format!("{n:04}"), "")).collect();
     agents.iter().take(1_250).for_each(fail);
     assert_eq!(sweep(&manager), 1_250);
     drop(agents);
-    let _again: Vec<_> = (0..2_500).map(|n| join(&manager, &format!("{n:04}"), "")).collect();
+    let _again: Vec<_> = (0..2_500).map(|n| manager.join(&format!("{n:04}"), "")).collect();
     assert_eq!(ejected(&manager).len(), 1_000);
 }
 
@@ -108,11 +101,11 @@ async fn invented_ids_do_not_displace_old_or_used_ones_from_the_metric() {
     let mut registry = Registry::default();
     let metrics = OutlierMetrics::register(&mut registry);
     let manager = manager(&[Strategy::Default]);
-    let known = join(&manager, "node-1", "");
+    let known = manager.join("node-1", "");
     advance(S).await;
-    let invented: Vec<_> = (0..100).map(|n| join(&manager, &format!("a-{n:02}"), "")).collect();
+    let invented: Vec<_> = (0..100).map(|n| manager.join(&format!("a-{n:02}"), "")).collect();
     advance(S).await;
-    let used = join(&manager, "node-2", "");
+    let used = manager.join("node-2", "");
     used.stats.dialed(None);
     for agent in invented.iter().chain([&known, &used]) {
         manager.set_unresponsive(agent.id, true);
@@ -126,7 +119,7 @@ async fn invented_ids_do_not_displace_old_or_used_ones_from_the_metric() {
 #[tokio::test(start_paused = true)]
 async fn an_ejected_agent_that_answers_serves_before_one_that_does_not() {
     let manager = manager(&[Strategy::Default]);
-    let (alive, dead) = (join(&manager, "alive", ""), join(&manager, "dead", ""));
+    let (alive, dead) = (manager.join("alive", ""), manager.join("dead", ""));
     fail(&alive);
     assert_eq!(sweep(&manager), 1);
     assert!(!manager.is_another_better(dead.id, ""));
@@ -140,7 +133,7 @@ async fn an_ejected_agent_that_answers_serves_before_one_that_does_not() {
 #[tokio::test(start_paused = true)]
 async fn agents_that_cannot_serve_are_not_half_of_those_that_can_be_ejected() {
     let manager = manager(&[Strategy::Default]);
-    let agents = ["a", "b", "dead", "draining"].map(|agent| join(&manager, agent, ""));
+    let agents = ["a", "b", "dead", "draining"].map(|agent| manager.join(agent, ""));
     manager.set_unresponsive(agents[2].id, true);
     manager.set_draining(agents[3].id);
     agents.iter().take(2).for_each(fail);

@@ -296,6 +296,16 @@ impl<L: Clone> BackendManager<L> {
     }
 }
 
+#[cfg(test)]
+impl BackendManager<()> {
+    /// Registers an agent's only stream.
+    pub(crate) fn join(&self, agent: &str, identifiers: &str) -> Registration<()> {
+        let identifiers = Identifiers::parse(identifiers).unwrap();
+        let backend = Backend { agent_id: agent.into(), identifiers, process: None, owner: None, handle: () };
+        self.register(backend).unwrap()
+    }
+}
+
 impl Agent {
     fn is_foreign_to(&self, party: Option<&Party>) -> bool {
         self.owner.as_ref().zip(party).is_some_and(|(owner, party)| !owner.is_same(party))

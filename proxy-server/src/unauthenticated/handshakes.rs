@@ -191,15 +191,17 @@ async fn hand_over<T>(done: &Sender<T>, arrived: T, evicted: &CancellationToken)
 }
 
 /// Alerts of a peer that does not accept the server's certificate, and why. Go's clients send BadCertificate for every reason.
-const NOT_ACCEPTED: [(&str, &str); 5] = [
-    ("UnsupportedCertificate", "its extended key usage must allow server authentication"),
-    ("UnknownCA", "it must trust the issuer"),
+const NOT_ACCEPTED: [(&[&str], &str); 4] = [
+    (&["alert: UnsupportedCertificate"], "its extended key usage must allow server authentication"),
+    (&["alert: UnknownCA"], "it must trust the issuer"),
     (
-        "DecryptError",
+        &["alert: DecryptError"],
         "it trusts another key of the issuer, or a certificate of the chain is signed with SHA-1",
     ),
-    ("BadCertificate", "check its issuer, names, dates and extended key usage (server authentication)"),
-    ("CertificateUnknown", "check its issuer, names, dates and extended key usage (server authentication)"),
+    (
+        &["alert: BadCertificate", "alert: CertificateUnknown"],
+        "check its issuer, names, dates and extended key usage (server authentication)",
+    ),
 ];
 
 /// The cause of a failed handshake: a name of it for the log's limit, and an operator's words.
@@ -219,10 +221,8 @@ fn hint(error: &HandshakeError, port: Port) -> (&'static str, Option<String>) {
     } else if says(&["alert: CertificateExpired"]) {
         let why = "is expired or not valid yet: replace it, or correct the clocks";
         ("expired", Some(format!("the {peer} says that {cert} {why}")))
-    } else if let Some((alert, why)) =
-        NOT_ACCEPTED.iter().find(|(alert, _)| says(&[&format!("alert: {alert}")]))
-    {
-        (alert, Some(format!("the {peer} does not accept {cert}: {why}")))
+    } else if let Some((_, why)) = NOT_ACCEPTED.iter().find(|(alerts, _)| says(alerts)) {
+        (why, Some(format!("the {peer} does not accept {cert}: {why}")))
     } else if says(&["InvalidContentType"]) {
         ("no TLS", Some("the peer does not speak TLS".to_owned()))
     } else if says(&["known protocol"]) {
