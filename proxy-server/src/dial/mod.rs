@@ -37,6 +37,10 @@ pub const DEFAULT_DIAL_TIMEOUT: Duration = Duration::from_secs(25);
 /// Agents, Go's too, answer a dial within this time: they give up on an endpoint after 5 s.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(6);
 
+/// The limit of the second agent's try after the first one's answer. A reachable endpoint acknowledges the first SYN or the second one,
+/// after 1 s. With the 5 s of the first agent it stays below the 10 s of kube-apiserver's calls to webhooks.
+const SECOND_TRY_TIMEOUT: Duration = Duration::from_secs(3);
+
 /// Dials wait for the first agent until this long after the server's start. After a restart kube-apiserver returns at once, and the
 /// agents a moment later.
 const FIRST_AGENT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -261,7 +265,7 @@ impl Dialer {
         let Some(second) = second.and_then(|second| self.reserve(second).ok()) else { return Err(failure) };
         let second_id = Arc::clone(&second.0.agent_id);
         let (began, now) = (deadline - self.timeout, Instant::now());
-        let outcome = self.try_link(second, target, deadline.min(now + ANSWER_TIMEOUT), stages).await;
+        let outcome = self.try_link(second, target, deadline.min(now + SECOND_TRY_TIMEOUT), stages).await;
         if outcome.is_ok() {
             // A refusal that the second agent reports is no proof: it may be a lie.
             stats.blame(Instant::now(), began);

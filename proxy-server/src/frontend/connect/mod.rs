@@ -38,8 +38,9 @@ use super::{DISCARD_LIMIT, Frontend, Protocol, next_id};
 use crate::dial::{DialFailure, Dialed, Target};
 use crate::metrics::FrontendName;
 
-/// Time limit from the first byte of a connection to the last byte of its head. Go allows 60 s; no client needs one.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time limit from the accept of a connection to the last byte of its head: Go's. HyperShift's proxies resolve the target, for up to 50 s,
+/// on a connection that they have already opened.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit to write an answer. The empty send buffer of a new socket takes it at once.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes read from a client while its dial is pending. Further bytes wait in the socket.

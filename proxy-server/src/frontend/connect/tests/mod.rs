@@ -265,7 +265,7 @@ async fn a_slow_head_is_dropped_without_an_answer_as_in_go() {
     let started = Instant::now();
     let trickle = tokio::spawn(async move {
         for byte in REQUEST.iter().cycle() {
-            sleep(Duration::from_secs(1)).await;
+            sleep(Duration::from_secs(2)).await;
             if client.write_all(&[*byte]).await.is_err() {
                 break;
             }
@@ -273,7 +273,7 @@ async fn a_slow_head_is_dropped_without_an_answer_as_in_go() {
         read_all(&mut client).await
     });
     task.await.expect("no panic");
-    assert_eq!(started.elapsed(), HEAD_TIMEOUT);
+    assert_eq!(started.elapsed(), Duration::from_secs(60), "Go's limit");
     assert_eq!(trickle.await.unwrap(), "");
 }
 
