@@ -193,6 +193,7 @@ pub(super) fn ten_thousand_stalled(context: &Context) -> Result<Times> {
         until("a dial beside them", DEADLINE, || async { works(pair.frontend(), &echo.target()).await.ok() })
             .await?;
         let recovered = within("a dial succeeded", began, Duration::from_secs(10))?;
+        filled(&pair).await?;
         let most = LIMIT_MIB + LIMIT_MIB / 4 + ((COUNT as u64 * EACH_KIB) >> 10) + SPARE_MIB;
         let resident = [pair.server().process.usage()?.rss_mib(), pair.agent().process.usage()?.rss_mib()];
         ensure!(resident.iter().all(|mib| *mib <= most), "{resident:?} MiB resident, not {most}");
@@ -201,6 +202,19 @@ pub(super) fn ten_thousand_stalled(context: &Context) -> Result<Times> {
         let note = format!("{} MiB and {} MiB; {refused} dials refused", resident[0], resident[1]);
         Ok(Times { recovered: Some(recovered), noticed: None, note })
     })
+}
+
+/// Returns when the server's queues have stopped growing for a second.
+async fn filled(pair: &Pair) -> Result<()> {
+    let mut most = 0.0;
+    loop {
+        let queued = pair.server().metric("queued_bytes", &[]).await?;
+        if queued <= most {
+            return Ok(());
+        }
+        most = queued;
+        sleep(Duration::from_secs(1)).await;
+    }
 }
 
 async fn at_rest(pair: &Pair) -> Result<()> {
