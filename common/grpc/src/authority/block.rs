@@ -9,8 +9,10 @@ use std::ops::Range;
 
 use super::huffman;
 
-/// The static table's index of `:authority`.
+/// The static table's index of `:authority`, and of that name with an empty value.
 const AUTHORITY: u64 = 1;
+/// The indexed field `accept-charset` with an empty value.
+const EMPTY_CHARSET: u8 = 0x80 | 15;
 
 /// A string literal in a block.
 struct Literal {
@@ -18,7 +20,7 @@ struct Literal {
     octets: Range<usize>,
 }
 
-/// Finds `:authority` and replaces its value by one that h2 accepts.
+/// Finds `:authority` and replaces its value by one that h2 accepts, or the whole field if the value is empty.
 ///
 /// `None` (block unchanged) if the block is truncated or malformed before it.
 pub(super) fn patch(block: &mut [u8]) -> Option<()> {
@@ -33,6 +35,11 @@ pub(super) fn patch(block: &mut [u8]) -> Option<()> {
         };
         let index = integer(block, &mut at, prefix)?;
         if !literal {
+            if prefix == 7 && index == AUTHORITY {
+                // grpc-go writes `:authority` behind the other pseudo-headers, so another field may follow them here.
+                *block.get_mut(at.checked_sub(1)?)? = EMPTY_CHARSET;
+                return Some(());
+            }
             continue;
         }
         let ours = match index {

@@ -7,7 +7,7 @@
 //!
 //! Everything else passes unchanged in the reader's own buffer: other protocols, other frames, malformed frames. Only a
 //! HEADERS frame is held back until it is complete. CONTINUATION passes: pseudo-headers come first, and h2 refuses, as
-//! before, an `:authority` that is split across frames, an empty one, and one whose name is in the dynamic table. No
+//! before, an `:authority` that is split across frames, an empty literal, and one whose name is in the dynamic table. No
 //! code behind this patch may derive anything from the authority.
 //!
 //! Since it sees each frame, it also ends a connection with too many frames for which h2 walks through all streams.

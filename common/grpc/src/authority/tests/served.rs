@@ -68,3 +68,17 @@ async fn with_the_patch_thousands_of_requests_are_served() {
     }
     serving.abort();
 }
+
+#[tokio::test]
+async fn an_empty_authority_is_served() {
+    let (mut client, server) = hello().await;
+    let serving = tokio::spawn(serve(AuthorityPatch::new(server, 16_384)));
+    // grpc-go's order: `:method: POST`, `:scheme: http`, `:path`, an empty `:authority`, `content-type`.
+    let (mut encoder, mut block) = (Encoder::with_dynamic_size(4096), vec![0x83, 0x86]);
+    encoder.encode_indexed_name(4, b"/ProxyService/Proxy".to_vec(), 0, &mut block).unwrap();
+    block.push(0x81);
+    encoder.encode_indexed_name(31, b"application/grpc".to_vec(), 0, &mut block).unwrap();
+    client.write_all(&frame(HEADERS, END, 1, &block)).await.unwrap();
+    assert_eq!(timeout(Duration::from_secs(5), answer(&mut client)).await.unwrap(), (HEADERS, 1));
+    serving.abort();
+}
