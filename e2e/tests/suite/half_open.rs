@@ -9,6 +9,7 @@ use e2e::balancer::{Balancer, End};
 use e2e::endpoints::Endpoint;
 use e2e::exchange::{echo, expect_any_end, works};
 use e2e::figures::say;
+use e2e::http1::get;
 use e2e::pair::{Pair, Setup};
 use e2e::payload::Payload;
 use e2e::wait::within_limit;
@@ -129,13 +130,14 @@ async fn goaway_moves_new_dials_and_no_connection() -> Result<()> {
     Ok(())
 }
 
-/// A Go server that stops waits until its streams have ended, and accepts no others.
+/// A Go server that stops waits until its streams have ended, and accepts no others. The agent is not ready, because it gets no
+/// dials.
 #[tokio::test]
 async fn without_a_successor_a_stream_ends_after_goaway_once_it_is_idle() -> Result<()> {
     let pair = Setup::grpc().agents(0).start().await?;
     let mut server =
         AdversarialServer::start_with_age(&pair.pki, "upstream", 1, Duration::from_secs(1)).await?;
-    let _agent = pair.agent_at("agent", server.address())?;
+    let agent = pair.agent_at("agent", server.address())?;
     let mut link = server.link().await?;
     server.stop_listening();
     let endpoint = Endpoint::echo().await?;
@@ -144,6 +146,9 @@ async fn without_a_successor_a_stream_ends_after_goaway_once_it_is_idle() -> Res
         anyhow::bail!("the dial failed");
     };
     ensure!(matches!(link.expect("a DRAIN").await?.payload, Some(Body::Drain(_))), "it drains");
+    agent.wait_metric("open_server_connections", &[], 0.0).await?;
+    agent.wait_metric("retiring_server_connections", &[], 1.0).await?;
+    ensure!(get(agent.health, "/readyz").await?.head.status == 503, "it is ready");
     link.send(data(opened.connect_id, "still here")).await?;
     ensure!(matches!(link.expect("the echo").await?.payload, Some(Body::Data(_))), "it continues");
     link.send(close_req(opened.connect_id)).await?;

@@ -84,6 +84,10 @@ fn config(given: Given, inherited_id: Option<OsString>) -> Result<Config, FlagEr
     let profiling = given.group::<ProfilingFlags>()?.check()?;
     let (flow, kube, log): (_, KubeFlags, LogOptions) = (given.group()?, given.group()?, given.group()?);
     let records = given.group()?;
+    if kube.count_server_leases && kube.lease_label_selector.to_string().trim().is_empty() {
+        let fix = "every lease of the namespace would count as a server";
+        return Err(FlagError::empty("lease-label-selector", fix));
+    }
     servers.agent_id = identity("agent-id", servers.agent_id, inherited_id, || Uuid::new_v4().to_string())?;
 
     let mut warnings: Vec<String> = given.warnings.iter().cloned().chain(given.ignored()).collect();

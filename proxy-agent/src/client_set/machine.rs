@@ -1,9 +1,9 @@
 //! The rules of the client set as data: when to open another stream, and which streams to keep.
 //!
 //! No clock, no socket: `now` is the time since the set's start, and randomness is passed in. One stream is kept for each
-//! server id, or several lanes to a server that offers them. A stream that should be replaced is kept until another one to the same server is open, and then stays without new
-//! dials until it is idle ([`super::streams`]). The pauses are in [`super::backoff`], the choice of the address in
-//! [`super::addresses`].
+//! server id, or several lanes to a server that offers them. A stream that should be replaced is kept until another one to the
+//! same server is open, or for a time after GOAWAY. Then it stays without new dials until it is idle ([`super::streams`]). The
+//! pauses are in [`super::backoff`], the choice of the address in [`super::addresses`].
 //!
 //! | state | attempts |
 //! |---|---|
@@ -354,6 +354,12 @@ impl<J: FnMut() -> f64> Machine<J> {
         if self.server_count() != before {
             self.schedule_search(now, 1.0);
         }
+    }
+
+    /// A kept stream retires, because none has replaced it after GOAWAY. Its server may be gone: it is missing only if the number
+    /// of servers says so.
+    pub fn retire(&mut self, now: Duration, id: StreamId) {
+        self.streams.retire(now, id);
     }
 
     /// A kept or a retiring stream has ended.

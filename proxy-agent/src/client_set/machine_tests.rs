@@ -516,6 +516,8 @@ enum Event {
     Connected(u8, usize),
     Failed,
     Lost(u8),
+    /// Retires without a successor.
+    Retires(u8),
     Unresponsive(u8, bool),
     Aged(u8),
     /// The oldest retiring stream has ended.
@@ -529,6 +531,7 @@ fn event() -> impl Strategy<Value = Event> {
         4 => (0..6_u8, 0..6_usize).prop_map(|(server, count)| Event::Connected(server, count)),
         1 => Just(Event::Failed),
         1 => (0..6_u8).prop_map(Event::Lost),
+        1 => (0..6_u8).prop_map(Event::Retires),
         1 => (0..6_u8, proptest::bool::ANY).prop_map(|(server, unresponsive)| Event::Unresponsive(server, unresponsive)),
         1 => (0..6_u8).prop_map(Event::Aged),
         1 => Just(Event::RetiredEnds),
@@ -579,11 +582,16 @@ proptest! {
                     earlier &= last.take().is_some();
                     machine.failed(now, &balancer());
                 }
-                Event::Lost(name) => {
+                Event::Lost(name) | Event::Retires(name) => {
                     if let Some(id) = kept.remove(&name) {
                         unresponsive.remove(&name);
                         aged.remove(&name);
-                        machine.lost(now, id);
+                        if let Event::Retires(_) = event {
+                            retired.push((name, id));
+                            machine.retire(now, id);
+                        } else {
+                            machine.lost(now, id);
+                        }
                     }
                 }
                 Event::Unresponsive(name, is) if kept.contains_key(&name) => {

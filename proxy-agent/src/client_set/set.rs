@@ -74,8 +74,7 @@ struct Stream {
     drain: CancellationToken,
     retire: CancellationToken,
     presented: Option<PresentedCert>,
-    /// Counts the server as open or, once another stream has replaced this one, the stream as retiring. The lanes to a server
-    /// share one.
+    /// Counts the server as open or, once the stream retires, the stream as retiring. The lanes to a server share one.
     counted: Arc<LiveGuard>,
 }
 
@@ -216,6 +215,14 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
         let unresponsive = match state {
             ServerState::HighRtt => return self.machine.set_high_rtt(self.now(), id),
             ServerState::Servers(count) => return self.machine.server_count_announced(self.now(), id, count),
+            ServerState::Unreplaced => {
+                if let Some(Stream { server_id, .. }) = kept {
+                    tracing::info!(serverID = %Peer(server_id), "no other stream opened after GOAWAY, draining stream");
+                    self.machine.retire(self.now(), id);
+                    self.retire(id);
+                }
+                return;
+            }
             ServerState::Lost(end) => {
                 let task = self.streams.iter().find(|(_, stream)| stream.id == id).map(|(task, _)| *task);
                 if let Some(task) = task {
@@ -365,12 +372,17 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
         }
         self.keep((id, number), connected);
         // Stays counted as open until the new stream is.
-        if let Decision::Replace(_, old) = decision
-            && let Some(replaced) = self.streams.values_mut().find(|stream| stream.id == old)
-        {
-            replaced.counted = Arc::new(self.metrics.retiring_connections.enter());
-            replaced.retire.cancel();
-            replaced.drain.cancel();
+        if let Decision::Replace(_, old) = decision {
+            self.retire(old);
+        }
+    }
+
+    /// Drains a stream that the machine no longer keeps.
+    fn retire(&mut self, id: StreamId) {
+        if let Some(stream) = self.streams.values_mut().find(|stream| stream.id == id) {
+            stream.counted = Arc::new(self.metrics.retiring_connections.enter());
+            stream.retire.cancel();
+            stream.drain.cancel();
         }
     }
 

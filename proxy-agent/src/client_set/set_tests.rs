@@ -521,6 +521,29 @@ async fn goaway_leads_to_another_stream_and_a_drain() {
     assert_eq!((rig.metrics.server_connections.count(), rig.metrics.retiring_connections.count()), (1, 1));
 }
 
+/// Such as the last server, or one whose successor has another id.
+#[tokio::test(start_paused = true)]
+async fn after_goaway_a_drained_stream_neither_counts_as_open_nor_wants_a_successor() {
+    for (attempt, open) in [(Err(()), 0), (Ok("successor"), 1)] {
+        let mut script = vec![attempt; 1_000];
+        script[0] = Ok("s0");
+        let mut rig = Rig::new(1, script);
+        rig.until(1, 1).await;
+        let (_, control) = rig.controls.lock()[0].clone();
+        (control.observer)(ServerState::GoingAway);
+        opened(&rig, 1 + open).await;
+        (control.observer)(ServerState::Unreplaced);
+        control.retire.cancelled().await;
+        rig.until(1, open).await;
+        assert!(control.drain.is_cancelled());
+        let gauges = (rig.metrics.server_connections.count(), rig.metrics.retiring_connections.count());
+        assert_eq!(gauges, (open as i64, 1));
+        let tries = rig.balancer.tries.lock().len();
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(rig.balancer.tries.lock().len() > tries, open == 0, "seeks only a missing server");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn attempts_and_losses_are_counted() {
     let mut rig = Rig::new(2, vec![Ok("s0"), Err(()), Ok("s0"), Ok("s1")]);

@@ -1,4 +1,4 @@
-//! The streams of the set, as data: the kept streams of each server, and the streams that they have replaced.
+//! The streams of the set, as data: the kept streams of each server, and the retiring streams, which take no new dials.
 //!
 //! A server has one kept stream, or several if it offers lanes. All of them count as one connected server.
 
@@ -189,12 +189,18 @@ impl Streams {
         server.is_some_and(|server| server.lanes.iter().any(|lane| lane.id != id && lane.unresponsive))
     }
 
+    /// A kept stream retires without a successor.
+    pub(super) fn retire(&mut self, now: Duration, id: StreamId) {
+        let ended = self.end_kept(now, id);
+        self.retired.extend(ended.map(|ended| (id, ended.server)));
+    }
+
     /// A retiring stream has ended; false if this is none.
     pub(super) fn end_retired(&mut self, id: StreamId) -> bool {
         self.retired.remove(&id).is_some()
     }
 
-    /// A kept stream has ended.
+    /// A kept stream has ended, or retires.
     pub(super) fn end_kept(&mut self, now: Duration, id: StreamId) -> Option<EndedStream> {
         let (name, server) =
             self.kept.iter_mut().find(|(_, server)| server.lanes.iter().any(|lane| lane.id == id))?;

@@ -80,6 +80,9 @@ impl Target {
     /// service names.
     pub fn parse(network: Network, address: &str) -> Result<Self, DialError> {
         let parsed = match split(address) {
+            Ok((_, Some(port))) if port.contains(':') => {
+                Err(format!("{address}: too many colons in address"))
+            }
             Ok((host, Some(port))) => {
                 port.parse().map(|port| (host, port)).map_err(|_| format!("{port}: invalid port"))
             }
@@ -140,8 +143,8 @@ mod tests {
             ("127.0.0.1", "127.0.0.1: missing port in address"),
             ("[::1]", "[::1]: missing port in address"),
             ("[::1]9", "[::1]9: it is not HOST:PORT"),
-            ("::1:9", ":1:9: invalid port"),
-            ("[::1]:9:9", "9:9: invalid port"),
+            ("::1:9", "::1:9: too many colons in address"),
+            ("[::1]:9:9", "[::1]:9:9: too many colons in address"),
             ("[::1:9", "[::1:9: it is not HOST:PORT"),
             ("127.0.0.1:65536", "65536: invalid port"),
             ("127.0.0.1:99999999999", "99999999999: invalid port"),

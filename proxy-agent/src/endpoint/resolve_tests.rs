@@ -120,6 +120,7 @@ async fn localhost_needs_neither_file_nor_server() {
     let resolver = with_server("search svc.local\noptions ndots:5", &["localhost.svc.local"]).await;
     assert_eq!(resolver.lookup("localhost", Network::Tcp).await.unwrap(), ips(&["127.0.0.1", "::1"]));
     assert_eq!(resolver.lookup("Localhost.", Network::Tcp6).await.unwrap(), ips(&["::1"]));
+    assert_eq!(resolver.lookup("app.localhost", Network::Tcp6).await.unwrap(), ips(&["::1"]));
 }
 
 #[tokio::test]

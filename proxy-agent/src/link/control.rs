@@ -41,6 +41,8 @@ pub enum ServerState {
     Unresponsive,
     /// It has sent GOAWAY, or a proxy before it has: the stream continues, but may end soon.
     GoingAway,
+    /// No other stream has replaced this one after that: it must drain.
+    Unreplaced,
     /// Its RTT is high.
     HighRtt,
     /// It tells this number of servers.
@@ -94,8 +96,7 @@ pub(super) async fn watch_server(
             () = &mut unreplaced, if !replaced => {
                 // Without another stream, this one's silence does not mean that its connection is half-open.
                 replaced = true;
-                control.drain.cancel();
-                control.retire.cancel();
+                (control.observer)(ServerState::Unreplaced);
                 continue;
             }
             () = going_away.cancelled(), if known != ServerState::GoingAway => ServerState::GoingAway,

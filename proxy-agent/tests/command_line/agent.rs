@@ -135,6 +135,10 @@ pub(crate) fn kubernetes() -> Vec<Entry<Config>> {
                 "invalid argument \"a b\" for \"--lease-label-selector\" flag: found \"b\" where one of = == != in",
             )
             .refuses(
+                &["--count-server-leases", "--lease-label="],
+                "--lease-label-selector must not be empty: every lease of the namespace would count as a server",
+            )
+            .refuses(
                 &["--lease-label=a=b c"],
                 "invalid argument \"a=b c\" for \"--lease-label\" flag: \"b c\" is no label value",
             )
