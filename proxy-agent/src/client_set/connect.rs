@@ -95,30 +95,29 @@ impl ConnectError {
         Self { hint, ..Self::at(stage, error) }
     }
 
-    fn tls(error: &HandshakeError, address: &str) -> Self {
+    fn tls(error: &HandshakeError, address: &str, tls: &ClientTls) -> Self {
         let hint = match error {
             HandshakeError::UnknownIssuer { authorities, .. } => Some(format!("--ca-cert {authorities}")),
-            _ => tls_hint(&error.to_string(), address),
+            _ => tls_hint(&error.to_string(), address, tls),
         };
         Self { hint, ..Self::at(ConnectStage::Tls, format_args!("TLS with {address}: {error}")) }
     }
 
     /// The server, or a proxy before it, refused the stream.
-    #[expect(clippy::needless_pass_by_value, reason = "map_err hands it in")]
-    fn stream(error: WireError) -> Self {
+    fn stream(error: &WireError, tls: &ClientTls) -> Self {
         let hint = match error.code {
             Code::Unimplemented => {
                 Some(format!("is it the agent port? A gRPC frontend answers like this; {AGENT_PORT}"))
             }
             // In TLS 1.3 the server verifies the certificate after the client's handshake.
-            _ => refused_certificate(&error.message)
+            _ => refused_certificate(&error.message, tls)
                 .or_else(|| refused_token(&error.message).map(str::to_owned)),
         };
         Self { hint, ..Self::at(ConnectStage::Stream, format_args!("stream to the server: {error}")) }
     }
 }
 
-fn tls_hint(error: &str, address: &str) -> Option<String> {
+fn tls_hint(error: &str, address: &str, tls: &ClientTls) -> Option<String> {
     if error.contains("InvalidContentType") {
         return Some(format!(
             "the answer is not TLS; is {address} the agent port? Health and admin ports speak plain HTTP; {AGENT_PORT}"
@@ -129,7 +128,7 @@ fn tls_hint(error: &str, address: &str) -> Option<String> {
             "the peer speaks other protocols; is {address} the agent port? An HTTP CONNECT frontend answers like this; {AGENT_PORT}"
         ));
     }
-    refused_certificate(error)
+    refused_certificate(error, tls)
 }
 
 /// The hint for Go's texts about the agent's token.
@@ -150,10 +149,16 @@ fn refused_token(text: &str) -> Option<&'static str> {
 }
 
 /// The hint for an alert about the agent's certificate.
-fn refused_certificate(text: &str) -> Option<String> {
+fn refused_certificate(text: &str, tls: &ClientTls) -> Option<String> {
     let (_, alert) = text.split_once("received fatal alert: ")?;
     if alert.starts_with("CertificateRequired") {
-        return Some("the server requires a client certificate: set --agent-cert and --agent-key".to_owned());
+        return Some(match tls.certificates().into_iter().rfind(|cert| cert.presented) {
+            None => "the server requires a client certificate: set --agent-cert and --agent-key".to_owned(),
+            Some(own) => format!(
+                "the agent did not send --agent-cert: the server does not accept its issuer {}, which must be in --cluster-ca-cert",
+                own.issuer
+            ),
+        });
     }
     if alert.starts_with("CertificateExpired") {
         return Some("the server says that --agent-cert is expired or not valid yet: replace it, or correct the clocks".to_owned());
@@ -280,7 +285,7 @@ impl<R: Resolve> GrpcConnector<R> {
         let handshake = self.tls.connect(to.entry, tls::ReadAhead::new(socket));
         let shaken = timeout(HANDSHAKE_TIMEOUT, handshake).await;
         let shaken = shaken.unwrap_or(Err(HandshakeError::Timeout(HANDSHAKE_TIMEOUT)));
-        let mut io = shaken.map_err(|error| ConnectError::tls(&error, &address))?;
+        let mut io = shaken.map_err(|error| ConnectError::tls(&error, &address, &self.tls))?;
         io.get_mut().0.begin(tls::READ_AHEAD);
         let deadline = Instant::now() + ANSWER_TIMEOUT;
         let io = tls::Gathering::new(io);
@@ -291,7 +296,7 @@ impl<R: Resolve> GrpcConnector<R> {
         let keepalive = self.keepalive.connecting();
         let connected =
             grpc::connect(io, keepalive, (authority.as_str(), PATH), metadata, None, deadline).await;
-        let connected = connected.map_err(ConnectError::stream)?;
+        let connected = connected.map_err(|error| ConnectError::stream(&error, &self.tls))?;
         let (server_id, server_count) = metadata::server(&connected.metadata).map_err(|error| {
             ConnectError::at(ConnectStage::Stream, format_args!("the server's answer: {error}"))
         })?;

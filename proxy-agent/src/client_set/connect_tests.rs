@@ -265,7 +265,8 @@ async fn a_port_that_is_not_the_agent_port_is_explained() {
     let error = connect(&connector(&pki, NAME, address.port(), &[])).await.unwrap_err();
     let expected = format!("the answer is not TLS; is {NAME}:{} the agent port?", address.port());
     assert!(error.hint.as_ref().is_some_and(|hint| hint.starts_with(&expected)), "{error}");
-    let refused = ConnectError::stream(WireError::new(Code::Unimplemented, "unknown service or method"));
+    let unknown = WireError::new(Code::Unimplemented, "unknown service or method");
+    let refused = ConnectError::stream(&unknown, &pki.client(&[NAME]));
     assert!(refused.hint.is_some_and(|hint| hint.contains("agent port")));
 }
 

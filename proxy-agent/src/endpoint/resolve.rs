@@ -202,7 +202,11 @@ impl DnsUdpSocket for Connected {
         'a: 'c,
         'b: 'c,
     {
-        Box::pin(self.0.recv_from(buffer))
+        Box::pin(async {
+            let received = self.0.recv_from(buffer).await?;
+            fail_lame_referral(&mut buffer[..received.0]);
+            Ok(received)
+        })
     }
 
     /// On Linux a connected socket may send to its peer's address.
@@ -213,6 +217,17 @@ impl DnsUdpSocket for Connected {
         server: SocketAddr,
     ) -> Poll<io::Result<usize>> {
         self.0.poll_send_to(cx, bytes, server)
+    }
+}
+
+/// Turns the answer of a server that neither knows the name nor asks others into its failure (SERVFAIL), so that the next server
+/// is asked. The library would take it for "no address", and hides the flags. The rule is that of Go and glibc: no error, no
+/// answer, no additional record, and none of the flags AA, TC and RA.
+fn fail_lame_referral(datagram: &mut [u8]) {
+    if let [_, _, flags, code, _, _, 0, 0, _, _, 0, 0, ..] = datagram
+        && (*flags & 0x06, *code & 0x8f) == (0, 0)
+    {
+        *code |= 2;
     }
 }
 

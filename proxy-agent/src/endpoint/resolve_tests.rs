@@ -240,6 +240,41 @@ async fn every_server_is_asked_in_each_attempt() {
     }
 }
 
+/// Neither authoritative nor with recursion, without a record; `flags` are the second and third byte of the header.
+async fn serve_nothing(flags: [u8; 2], authority: &'static [u8]) -> SocketAddr {
+    serve_by(move |query, from| {
+        let question = &query[12..17 + query[12..].iter().position(|&byte| byte == 0).unwrap()];
+        let head =
+            [query[0], query[1], flags[0], flags[1], 0, 1, 0, 0, 0, u8::from(!authority.is_empty()), 0, 0];
+        vec![([&head, question, authority].concat(), from)]
+    })
+    .await
+}
+
+#[tokio::test]
+async fn the_next_server_is_asked_after_a_lame_referral_only() {
+    // A name server of the root: owner ".", NS, IN, 60 s, "a.".
+    let root = &[0, 0, 2, 0, 1, 0, 0, 0, 60, 0, 3, 1, b'a', 0];
+    let next = serve(&["kube.example"]).await.port();
+    for (flags, authority, found) in [
+        ([0x81, 0x00], &[][..], true),
+        ([0x81, 0x00], root, true),
+        // Of an authority, and of a resolver that omits the SOA.
+        ([0x85, 0x00], &[], false),
+        ([0x81, 0x80], &[], false),
+        ([0x81, 0x03], &[], false),
+    ] {
+        let first = serve_nothing(flags, authority).await.port();
+        let answer = with_servers("", &[first, next]).lookup("kube.example", Network::Tcp).await;
+        assert_eq!(answer.is_ok(), found, "{flags:?}: {answer:?}");
+        let error = with_servers("", &[first, next]).lookup("nx.example", Network::Tcp).await.unwrap_err();
+        assert!(error.to_string().ends_with("no such host"), "{flags:?}: {error}");
+    }
+    let first = serve_nothing([0x81, 0x00], &[]).await.port();
+    let error = with_servers("", &[first]).lookup("kube.example", Network::Tcp).await.unwrap_err();
+    assert!(error.to_string().ends_with("server misbehaving"), "{error}");
+}
+
 #[tokio::test]
 async fn underscores_are_sent_to_the_server() {
     let resolver = with_server("search svc.local", &["under_score.example", "a_b.svc.local"]).await;
@@ -280,7 +315,7 @@ where
 async fn a_truncated_answer_is_asked_for_by_tcp() {
     let truncated = |query: Vec<u8>, from| {
         let mut answer = answer(&query, &[]);
-        (answer[2], answer[3]) = (answer[2] | 2, 0x80);
+        (answer[2], answer[3]) = (answer[2] | 2, 0);
         vec![(answer, from)]
     };
     let resolver = with_servers("", &[serve_by_tcp(truncated, &["big.example"]).await.port()]);

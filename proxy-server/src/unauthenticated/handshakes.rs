@@ -217,7 +217,8 @@ fn hint(error: &HandshakeError, port: Port) -> (&'static str, Option<String>) {
     let says = |texts: &[&str]| texts.iter().any(|part| text.contains(part));
     if says(&["sent no certificates"]) {
         let fix = if port == Port::Agent { ": set the agent's --agent-cert and --agent-key" } else { "" };
-        ("no certificate", Some(format!("this port requires a client certificate{fix}")))
+        let sent = format!("{peer}s send only one whose issuer is in {ca}");
+        ("no certificate", Some(format!("this port requires a client certificate{fix}; {sent}")))
     } else if says(&["alert: CertificateExpired"]) {
         let why = "is expired or not valid yet: replace it, or correct the clocks";
         ("expired", Some(format!("the {peer} says that {cert} {why}")))
@@ -269,7 +270,11 @@ mod tests {
     fn failed_handshakes_have_a_cause_in_words() {
         for (error, port, words) in [
             (Error::NoCertificatesPresented, Port::Agent, "set the agent's --agent-cert"),
-            (Error::NoCertificatesPresented, Port::Frontend, "requires a client certificate"),
+            (
+                Error::NoCertificatesPresented,
+                Port::Frontend,
+                "clients send only one whose issuer is in --server-ca-cert",
+            ),
             (
                 Error::AlertReceived(AlertDescription::UnknownCA),
                 Port::Agent,

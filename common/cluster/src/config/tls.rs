@@ -8,7 +8,8 @@ use net::tls::{
     server_verifier, subject, system_roots,
 };
 use rustls::ClientConfig;
-use rustls::sign::CertifiedKey;
+use rustls::client::ResolvesClientCert;
+use rustls::sign::SingleCertAndKey;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 
@@ -132,16 +133,18 @@ impl Pem {
     }
 }
 
-fn signing_pair((chain, key): &(Pem, Pem)) -> Result<Arc<CertifiedKey>, String> {
+/// Sent whatever authorities the server names, as by client-go.
+fn signing_pair((chain, key): &(Pem, Pem)) -> Result<Arc<dyn ResolvesClientCert>, String> {
     let chain = certificates(chain, "client-certificate")?;
     let text = key.read("client-key")?;
     let private = PrivateKeyDer::from_pem_slice(&text)
         .map_err(|_| format!("client-key{key}: has no usable private key in PEM"))?;
-    key_pair(chain, private, &provider())
+    let pair = key_pair(chain, private, &provider())
         .map_err(|why| format!("client-key{key}: {why} ({SHORTEST_RSA})"))?
         .ok_or_else(|| {
             format!("client-key{key}: does not match client-certificate, or client-certificate is not X.509")
-        })
+        })?;
+    Ok(Arc::new(SingleCertAndKey::from(pair)))
 }
 
 fn certificates(pem: &Pem, what: &str) -> Result<Vec<CertificateDer<'static>>, String> {

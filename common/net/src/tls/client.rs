@@ -8,13 +8,14 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rustls::ClientConfig;
-use rustls::client::Resumption;
 use rustls::client::danger::ServerCertVerifier;
-use rustls::sign::{CertifiedKey, SingleCertAndKey};
-use rustls_pki_types::ServerName;
+use rustls::client::{ResolvesClientCert, Resumption};
+use rustls::sign::CertifiedKey;
+use rustls::{ClientConfig, SignatureScheme};
+use rustls_pki_types::{CertificateDer, ServerName};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::legacy::{explained, server_verifier};
 use super::material::{Material, Options, Tls};
@@ -79,7 +80,8 @@ impl Options for ClientTlsOptions {
         check: ValidityCheck,
     ) -> Result<(Self::Config, Validities), TlsError> {
         let names = self.server_names.iter().map(|name| server_name(name)).collect::<Result<_, _>>()?;
-        let (mut validities, mut identity) = (Validities::default(), None);
+        let mut validities = Validities::default();
+        let mut identity: Option<Arc<dyn ResolvesClientCert>> = None;
         let roots = match &material.authorities {
             Some(file) => {
                 let roots = pem::certificates(file)?;
@@ -93,7 +95,7 @@ impl Options for ClientTlsOptions {
             let pair = pem::certified_key(cert, key, &super::provider())?;
             check.chain(cert, &pair.cert)?;
             validities.own = Validity::of(&pair.cert);
-            identity = Some(pair);
+            identity = Some(Arc::new(ByIssuer(pair)));
         }
         let mut alpn = self.alpn_extras.clone();
         if !alpn.iter().any(|name| name == ALPN_H2) {
@@ -103,13 +105,32 @@ impl Options for ClientTlsOptions {
     }
 }
 
+/// Sends the certificate if the server names no authorities, or names the issuer of a certificate of the chain, as crypto/tls
+/// does (`SupportsCertificate`): a server that admits clients without a certificate refuses one of an unknown authority.
+#[derive(Debug)]
+pub(super) struct ByIssuer(pub(super) Arc<CertifiedKey>);
+
+impl ResolvesClientCert for ByIssuer {
+    fn resolve(&self, authorities: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        let is_named = |der: &CertificateDer<'_>| {
+            X509Certificate::from_der(der)
+                .is_ok_and(|(_, cert)| authorities.contains(&cert.issuer().as_raw()))
+        };
+        (authorities.is_empty() || self.0.cert.iter().any(is_named)).then(|| Arc::clone(&self.0))
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
 /// The configuration of a client that presents `identity`, if given, and offers the protocols `alpn`.
 ///
 /// # Errors
 /// The build requires FIPS, and the configuration does not comply.
 pub fn client_config(
     verifier: Arc<dyn ServerCertVerifier>,
-    identity: Option<Arc<CertifiedKey>>,
+    identity: Option<Arc<dyn ResolvesClientCert>>,
     alpn: Vec<Vec<u8>>,
 ) -> Result<Arc<ClientConfig>, TlsError> {
     let builder = ClientConfig::builder_with_provider(super::shared_provider())
@@ -117,7 +138,7 @@ pub fn client_config(
         .dangerous()
         .with_custom_certificate_verifier(verifier);
     let mut config = match identity {
-        Some(pair) => builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(pair))),
+        Some(identity) => builder.with_client_cert_resolver(identity),
         None => builder.with_no_client_auth(),
     };
     config.resumption = Resumption::disabled();

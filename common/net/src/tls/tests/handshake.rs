@@ -1,13 +1,16 @@
 //! Which peers a handshake accepts.
 
 use rcgen::{SanType, date_time_ymd};
+use rustls::client::ResolvesClientCert;
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, ProtocolVersion, SupportedProtocolVersion};
 use tokio::io::{AsyncWriteExt, duplex};
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::pki::{Pair, ca, leaf};
 use super::world::{NAME, World};
-use crate::tls::{ALPN_H2, HandshakeError, PeerIdentity, any_server, shared_provider};
+use crate::tls::client::ByIssuer;
+use crate::tls::{ALPN_H2, HandshakeError, PeerIdentity, any_server, key_pair, provider, shared_provider};
 
 #[tokio::test]
 async fn mutual_authentication_and_identity() {
@@ -63,6 +66,32 @@ async fn unknown_certificates_are_refused() {
     world.client.ca = Some(world.files.certs("other", &[&Pair::self_signed(ca("other")).der]));
     let text = world.shake().await.refused_by_client();
     assert!(text.contains("UnknownIssuer"), "{text}");
+}
+
+/// Source: `SupportsCertificate` of crypto/tls.
+#[tokio::test]
+async fn a_certificate_of_other_authorities_than_the_server_names_is_not_sent() {
+    let mut world = World::new();
+    let (middle, other) = (world.root.issue(ca("middle")), Pair::self_signed(ca("other")));
+    world.client.identity = Some(world.files.pair("of-other", &other.issue(leaf(&["client.test"]))));
+    let text = world.shake().await.refused_by_server();
+    assert!(text.contains("no certificates"), "{text}");
+    let below = middle.issue(leaf(&["client.test"]));
+    for (chain, named, sent) in [
+        (&[&below, &middle][..], &[][..], true),
+        (&[&below, &middle], &[&other], false),
+        (&[&below, &middle], &[&other, &middle], true),
+        (&[&below, &middle], &[&other, &world.root], true),
+        (&[&below], &[&world.root], false),
+    ] {
+        let chain: Vec<_> = chain.iter().map(|pair| pair.der.clone()).collect();
+        let key = below.key.serialize_der().try_into().unwrap();
+        let pair = key_pair(chain, key, &provider()).unwrap().unwrap();
+        let named: Vec<_> =
+            named.iter().map(|pair| X509Certificate::from_der(&pair.der).unwrap().1).collect();
+        let subjects: Vec<&[u8]> = named.iter().map(|cert| cert.subject().as_raw()).collect();
+        assert_eq!(ByIssuer(pair).resolve(&subjects, &[]).is_some(), sent, "{named:?}");
+    }
 }
 
 #[tokio::test]
