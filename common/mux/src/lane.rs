@@ -79,6 +79,13 @@ mod tests {
     }
 
     #[test]
+    fn a_class_is_four_times_the_one_below() {
+        for (bytes, of) in [(0, 0), (1, 1), (3, 1), (4, 2), (15, 2), (16, 3), (u64::MAX, 32)] {
+            assert_eq!(class(bytes), of, "{bytes}");
+        }
+    }
+
+    #[test]
     fn idle_connections_are_spread() {
         let mut lanes = [LaneLoad::default(); 3];
         for _ in 0..30 {

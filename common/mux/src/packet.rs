@@ -227,7 +227,9 @@ mod tests {
         let context = TraceContext::parse(text).unwrap();
         assert_eq!((context.span, context.sampled), (0x00f0_67aa_0ba9_02b7, true));
         assert_eq!(context.to_string(), text);
-        assert!(!TraceContext::parse(&text.replace("-01", "-02")).unwrap().sampled);
+        for (flags, sampled) in [("-00", false), ("-02", false), ("-03", true)] {
+            assert_eq!(TraceContext::parse(&text.replace("-01", flags)).unwrap().sampled, sampled, "{flags}");
+        }
         for wrong in [
             "",
             "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7",

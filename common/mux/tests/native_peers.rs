@@ -5,8 +5,8 @@ mod queue;
 use std::time::Duration;
 
 use mux::{
-    Agent, Cause, CloseReason, ConnKey, ConnectId, DialId, Disposition, Dropped, Event, Limits, Negotiated,
-    Packet, Server, SourceEnd, Time, Transmit, Windows,
+    Agent, Cause, CloseReason, ConnKey, ConnectId, DialId, Disposition, Dropped, Event, Fill, Limits,
+    Negotiated, Packet, Server, SourceEnd, Time, Transmit, Windows,
 };
 
 use queue::{Lengths, queued};
@@ -94,6 +94,30 @@ fn a_receiver_grants_half_a_window_as_it_is_taken() {
     assert_eq!(link.poll_transmit(T0, 1), None, "told once");
     link.advance(T0, key, 500);
     assert!(link.poll_transmit(T0, 1).is_some(), "and again");
+}
+
+#[test]
+fn a_window_is_full_until_more_is_granted() {
+    let (mut link, key) = server(native());
+    link.handle_packet(T0, data(999));
+    assert_eq!(link.fill(key), Fill::Room);
+    link.handle_packet(T0, data(1));
+    assert_eq!(link.fill(key), Fill::Full);
+    link.advance(T0, key, 500);
+    assert!(matches!(link.poll_transmit(T0, 1), Some(Transmit::Control(Packet::Grant { .. }))));
+    assert_eq!(link.fill(key), Fill::Room);
+}
+
+#[test]
+fn reasons_in_words() {
+    let broken = |cause| CloseReason::Broken(cause);
+    for (reason, wire, log) in [
+        (CloseReason::Flushed, "", "closed"),
+        (broken(Cause::LinkLost), "", "agent stream lost"),
+        (broken(Cause::Peer("no such host".into())), "no such host", "no such host"),
+    ] {
+        assert_eq!((reason.wire_text().as_str(), reason.to_string().as_str()), (wire, log));
+    }
 }
 
 #[test]
