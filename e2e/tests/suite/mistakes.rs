@@ -114,15 +114,16 @@ async fn server_that_does_not_trust_the_agent_names_file_and_issuers() -> Result
         other.cluster_ca.display()
     );
     // The agent knows from the handshake that the server names another authority.
-    let withheld =
-        format!("the agent did not send --agent-cert: the server does not accept its issuer {cluster}");
+    let withheld = format!(
+        "the agent did not send --agent-cert: the server's --cluster-ca-cert does not contain its issuer {cluster}"
+    );
     for (ca, server_says, agent_says) in [
         (
             &other.cluster_ca,
             namesake.as_str(),
             "the server does not accept --agent-cert: its --cluster-ca-cert",
         ),
-        (&other.front_ca, "agents send only one whose issuer is in --cluster-ca-cert", &withheld),
+        (&other.front_ca, "agents send only a certificate whose issuer is in --cluster-ca-cert", &withheld),
     ] {
         let flag = format!("--cluster-ca-cert={}", ca.display());
         check(server(&[flag]).await?, &[], both(server_says), both(agent_says)).await?;

@@ -86,7 +86,7 @@ fn config(given: Given, inherited_id: Option<OsString>) -> Result<Config, FlagEr
     let records = given.group()?;
     if kube.count_server_leases && kube.lease_label_selector.to_string().trim().is_empty() {
         let fix = "every lease of the namespace would count as a server";
-        return Err(FlagError::empty("lease-label-selector", fix));
+        return Err(FlagError::empty("lease-label-selector (or --lease-label)", fix));
     }
     servers.agent_id = identity("agent-id", servers.agent_id, inherited_id, || Uuid::new_v4().to_string())?;
 

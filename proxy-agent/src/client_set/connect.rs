@@ -155,7 +155,7 @@ fn refused_certificate(text: &str, tls: &ClientTls) -> Option<String> {
         return Some(match tls.certificates().into_iter().rfind(|cert| cert.presented) {
             None => "the server requires a client certificate: set --agent-cert and --agent-key".to_owned(),
             Some(own) => format!(
-                "the agent did not send --agent-cert: the server does not accept its issuer {}, which must be in --cluster-ca-cert",
+                "the agent did not send --agent-cert: the server's --cluster-ca-cert does not contain its issuer {}",
                 own.issuer
             ),
         });

@@ -217,7 +217,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             ServerState::Servers(count) => return self.machine.server_count_announced(self.now(), id, count),
             ServerState::Unreplaced => {
                 if let Some(Stream { server_id, .. }) = kept {
-                    tracing::info!(serverID = %Peer(server_id), "no other stream opened after GOAWAY, draining stream");
+                    tracing::info!(serverID = %Peer(server_id), "no other stream to this server opened after GOAWAY, draining stream");
                     self.machine.retire(self.now(), id);
                     self.retire(id);
                 }

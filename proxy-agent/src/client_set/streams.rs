@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use grpc::capabilities;
 
-/// Retiring streams to one server at once, for each kept stream: a server accepts 4 streams of an agent, of which one is the kept
-/// stream and one may be a duplicate, and more of an agent with lanes.
+/// Retiring streams to one server at once, for each kept stream, beyond which no stream is replaced: a server accepts 4 streams of an
+/// agent, of which one is the kept stream and one may be a duplicate, and more of an agent with lanes.
 pub(super) const MAX_RETIRED: usize = 2;
 
 /// The most lanes to one server.

@@ -275,6 +275,25 @@ async fn the_next_server_is_asked_after_a_lame_referral_only() {
     assert!(error.to_string().ends_with("server misbehaving"), "{error}");
 }
 
+#[test]
+fn an_answer_with_a_record_or_a_flag_is_no_lame_referral() {
+    // Flags; the numbers of answers, of authorities and of additional records.
+    for (flags, [answers, authorities, additional], lame) in [
+        ([0x81, 0x00], [0, 1, 0], true),
+        ([0x81, 0x00], [1, 0, 0], false),
+        ([0x81, 0x00], [0, 0, 1], false),
+        ([0x83, 0x00], [0, 0, 0], false),
+        ([0x85, 0x00], [0, 0, 0], false),
+        ([0x81, 0x80], [0, 0, 0], false),
+        ([0x81, 0x05], [0, 0, 0], false),
+    ] {
+        let mut datagram = [1, 2, flags[0], flags[1], 0, 1, 0, answers, 0, authorities, 0, additional];
+        let before = datagram;
+        super::fail_lame_referral(&mut datagram);
+        assert_eq!(datagram != before, lame, "{before:?}");
+    }
+}
+
 #[tokio::test]
 async fn underscores_are_sent_to_the_server() {
     let resolver = with_server("search svc.local", &["under_score.example", "a_b.svc.local"]).await;

@@ -81,7 +81,7 @@ serve::families! {
             "Current number of open server connections.";
         /// Ours.
         pub retiring_connections: Live = "retiring_server_connections",
-            "Streams to server replicas that take no new dials and stay until their connections have ended";
+            "Streams that were replaced, or drain after GOAWAY, and stay until their connections have ended";
         /// Proposed for Go.
         pub attempts: CountBy<AttemptResult> = "server_connection_attempts_total",
             "Attempts to connect to server replicas, by result";

@@ -136,7 +136,7 @@ pub(crate) fn kubernetes() -> Vec<Entry<Config>> {
             )
             .refuses(
                 &["--count-server-leases", "--lease-label="],
-                "--lease-label-selector must not be empty: every lease of the namespace would count as a server",
+                "--lease-label-selector (or --lease-label) must not be empty: every lease of the namespace would count as a server",
             )
             .refuses(
                 &["--lease-label=a=b c"],

@@ -37,9 +37,12 @@ pub const DEFAULT_DIAL_TIMEOUT: Duration = Duration::from_secs(25);
 /// Agents, Go's too, answer a dial within this time: they give up on an endpoint after 5 s.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(6);
 
-/// The limit of the second agent's try after the first one's answer. A reachable endpoint acknowledges the first SYN or the second one,
-/// after 1 s. With the 5 s of the first agent it stays below the 10 s of kube-apiserver's calls to webhooks.
-const SECOND_TRY_TIMEOUT: Duration = Duration::from_secs(3);
+/// The second agent's try, after the first one's answer, ends when both have taken this time: below the 10 s of kube-apiserver's calls to
+/// webhooks.
+const BOTH_TRIES_TIMEOUT: Duration = Duration::from_secs(8);
+
+/// The second agent's least time. A reachable endpoint acknowledges the first SYN or the second one, after 1 s.
+const SECOND_TRY_MIN: Duration = Duration::from_secs(3);
 
 /// Dials wait for the first agent until this long after the server's start. After a restart kube-apiserver returns at once, and the
 /// agents a moment later.
@@ -265,7 +268,8 @@ impl Dialer {
         let Some(second) = second.and_then(|second| self.reserve(second).ok()) else { return Err(failure) };
         let second_id = Arc::clone(&second.0.agent_id);
         let (began, now) = (deadline - self.timeout, Instant::now());
-        let outcome = self.try_link(second, target, deadline.min(now + SECOND_TRY_TIMEOUT), stages).await;
+        let until = deadline.min((began + BOTH_TRIES_TIMEOUT).max(now + SECOND_TRY_MIN));
+        let outcome = self.try_link(second, target, until, stages).await;
         if outcome.is_ok() {
             // A refusal that the second agent reports is no proof: it may be a lie.
             stats.blame(Instant::now(), began);

@@ -217,7 +217,7 @@ fn hint(error: &HandshakeError, port: Port) -> (&'static str, Option<String>) {
     let says = |texts: &[&str]| texts.iter().any(|part| text.contains(part));
     if says(&["sent no certificates"]) {
         let fix = if port == Port::Agent { ": set the agent's --agent-cert and --agent-key" } else { "" };
-        let sent = format!("{peer}s send only one whose issuer is in {ca}");
+        let sent = format!("{peer}s send only a certificate whose issuer is in {ca}");
         ("no certificate", Some(format!("this port requires a client certificate{fix}; {sent}")))
     } else if says(&["alert: CertificateExpired"]) {
         let why = "is expired or not valid yet: replace it, or correct the clocks";
@@ -273,7 +273,7 @@ mod tests {
             (
                 Error::NoCertificatesPresented,
                 Port::Frontend,
-                "clients send only one whose issuer is in --server-ca-cert",
+                "clients send only a certificate whose issuer is in --server-ca-cert",
             ),
             (
                 Error::AlertReceived(AlertDescription::UnknownCA),

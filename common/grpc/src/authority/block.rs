@@ -1,7 +1,7 @@
 //! Replaces the value of `:authority` in one HPACK header block, in place and without changing any length.
 //!
-//! The lengths in octets and in decoded bytes stay the same, so both sides' dynamic tables agree. Blocks that this code
-//! cannot parse stay unchanged, and h2 judges them.
+//! The length in octets and that of each entry of the dynamic tables stay the same, so both sides' tables agree. Blocks that this
+//! code cannot parse stay unchanged, and h2 judges them.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
