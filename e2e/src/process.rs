@@ -134,16 +134,16 @@ impl Process {
         Ok(())
     }
 
-    /// The exit status, if the process has ended.
+    /// The exit status, if the process has ended and its last lines are here.
     pub fn ended(&mut self) -> Option<ExitStatus> {
-        self.child.try_wait().ok().flatten()
+        self.child.try_wait().ok().flatten().filter(|_| self.log.lock().open == 0)
     }
 
-    /// Waits for the process to end by itself, and for its last lines.
+    /// Waits for the process to end by itself.
     pub async fn exit(&mut self, limit: Duration) -> Result<ExitStatus> {
         let what = format!("the end of {}", self.recipe.name);
         until(&what, limit, || {
-            let ended = self.ended().filter(|_| self.log.lock().open == 0);
+            let ended = self.ended();
             async move { ended }
         })
         .await
