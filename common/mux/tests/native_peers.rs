@@ -141,6 +141,26 @@ fn a_window_grows_as_soon_as_little_is_queued_and_not_before() {
 }
 
 #[test]
+fn sources_that_become_readable_come_first_eight_in_a_row() {
+    let (mut link, keys) = servers(Limits::default(), wide(), 12);
+    let mut turn = |becoming_readable: &[ConnKey]| {
+        becoming_readable.iter().for_each(|key| link.readable(*key));
+        let Some(Transmit::Read { key, .. }) = link.poll_transmit(T0, 1) else {
+            panic!("a source has bytes")
+        };
+        drop(link.push(T0, key, 1));
+        key
+    };
+    assert_eq!(turn(&keys[..1]), keys[0]);
+    assert_eq!(turn(&[]), keys[0], "it may have more");
+    assert_eq!(turn(&keys[1..]), keys[1]);
+    let next: Vec<_> = (0..11).map(|_| turn(&[])).collect();
+    assert_eq!(next[..7], keys[2..9]);
+    assert_eq!(next[7], keys[0], "eight others were read");
+    assert_eq!(next[8..], keys[9..]);
+}
+
+#[test]
 fn has_to_send_reports_pending_packets() {
     let (mut link, key) = server(native());
     let reasons: [fn(&mut Lengths<Server>, ConnKey); 3] = [

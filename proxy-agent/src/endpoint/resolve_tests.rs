@@ -289,7 +289,7 @@ fn an_answer_with_a_record_or_a_flag_is_no_lame_referral() {
     ] {
         let mut datagram = [1, 2, flags[0], flags[1], 0, 1, 0, answers, 0, authorities, 0, additional];
         let before = datagram;
-        super::fail_lame_referral(&mut datagram);
+        fail_lame_referral(&mut datagram);
         assert_eq!(datagram != before, lame, "{before:?}");
     }
 }
