@@ -142,12 +142,8 @@ impl Process {
     /// Waits for the process to end by itself.
     pub async fn exit(&mut self, limit: Duration) -> Result<ExitStatus> {
         let what = format!("the end of {}", self.recipe.name);
-        until(&what, limit, || {
-            let ended = self.ended();
-            async move { ended }
-        })
-        .await
-        .map_err(|error| self.explain(&error))
+        let ended = until(&what, limit, || std::future::ready(self.ended())).await;
+        ended.map_err(|error| self.explain(&error))
     }
 
     /// The lines so far, at most the latest 20,000.

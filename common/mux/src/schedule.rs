@@ -244,21 +244,3 @@ impl Schedule {
         None
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn fresh_goes_first_but_does_not_starve_busy() {
-        let mut table = Table::new();
-        let keys: Vec<ConnKey> = (0..20).map(|n| table.insert(n)).collect();
-        let mut schedule = Schedule::default();
-        schedule.busy.push_back(keys[0]);
-        schedule.fresh.extend(&keys[1..]);
-        let order: Vec<usize> = std::iter::from_fn(|| schedule.pop_source()).map(ConnKey::index).collect();
-        assert_eq!(&order[..8], &[1, 2, 3, 4, 5, 6, 7, 8]);
-        assert_eq!(order[8], 0, "the busy one after eight fresh ones");
-        assert_eq!(order.len(), 20);
-    }
-}

@@ -193,7 +193,7 @@ pub(super) fn ten_thousand_stalled(context: &Context) -> Result<Times> {
         until("a dial beside them", DEADLINE, || async { works(pair.frontend(), &echo.target()).await.ok() })
             .await?;
         let recovered = within("a dial succeeded", began, Duration::from_secs(10))?;
-        filled(&pair).await?;
+        within_limit("full queues", DEADLINE * 4, filled(&pair)).await??;
         let most = LIMIT_MIB + LIMIT_MIB / 4 + ((COUNT as u64 * EACH_KIB) >> 10) + SPARE_MIB;
         let resident = [pair.server().process.usage()?.rss_mib(), pair.agent().process.usage()?.rss_mib()];
         ensure!(resident.iter().all(|mib| *mib <= most), "{resident:?} MiB resident, not {most}");

@@ -84,7 +84,7 @@ fn config(given: Given, inherited_id: Option<OsString>) -> Result<Config, FlagEr
     let profiling = given.group::<ProfilingFlags>()?.check()?;
     let (flow, kube, log): (_, KubeFlags, LogOptions) = (given.group()?, given.group()?, given.group()?);
     let records = given.group()?;
-    if kube.count_server_leases && kube.lease_label_selector.to_string().trim().is_empty() {
+    if kube.count_server_leases && kube.lease_label_selector.is_empty() {
         let fix = "every lease of the namespace would count as a server";
         return Err(FlagError::empty("lease-label-selector (or --lease-label)", fix));
     }

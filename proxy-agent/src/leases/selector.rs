@@ -18,10 +18,16 @@ impl LabelSelector {
             depth += i32::from(c == '(') - i32::from(c == ')');
             c == ',' && depth == 0
         };
-        if !text.trim_matches(BLANKS).is_empty() {
+        let selector = Self(text.to_owned());
+        if !selector.is_empty() {
             text.split(separates).try_for_each(|text| requirement(text.trim_matches(BLANKS)))?;
         }
-        Ok(Self(text.to_owned()))
+        Ok(selector)
+    }
+
+    /// Whether it matches everything.
+    pub fn is_empty(&self) -> bool {
+        self.0.trim_matches(BLANKS).is_empty()
     }
 }
 

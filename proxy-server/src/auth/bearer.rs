@@ -39,31 +39,23 @@ impl fmt::Debug for Token {
 /// Removes the token from the metadata, so that no later code sees it. There must be exactly one value. The error texts are
 /// Go's.
 pub(super) fn take(metadata: &mut HeaderMap) -> Result<Token, Refused> {
+    let refused = |why: &str| Err(Refused::unknown(UNUSABLE_TOKEN, why));
     let Entry::Occupied(entry) = metadata.entry(AUTHORIZATION) else {
-        return Err(Refused::unknown(UNUSABLE_TOKEN, "Authentication context was not found in metadata"));
+        return refused("Authentication context was not found in metadata");
     };
     let (_, mut values) = entry.remove_entry_mult();
     let first = values.next();
     let more = values.count();
     let value = match first {
         Some(value) if more == 0 => value,
-        _ => {
-            return Err(Refused::unknown(
-                UNUSABLE_TOKEN,
-                format!("too many ({}) tokens are received", more + 1),
-            ));
-        }
+        _ => return refused(&format!("too many ({}) tokens are received", more + 1)),
     };
     let token = value.to_str().ok().and_then(|text| text.strip_prefix(SCHEME));
     let Some(token) = token else {
-        return Err(Refused::unknown(
-            UNUSABLE_TOKEN,
-            format!("received token does not have {SCHEME:?} prefix"),
-        ));
+        return refused(&format!("received token does not have {SCHEME:?} prefix"));
     };
     if token.is_empty() || token.len() > MAX_TOKEN_BYTES {
-        let why = "Failed to validate authentication token, err:the token is empty or too long";
-        return Err(Refused::unknown(UNUSABLE_TOKEN, why));
+        return refused("Failed to validate authentication token, err:the token is empty or too long");
     }
     Ok(Token::new(token))
 }

@@ -9,9 +9,10 @@ use std::ops::Range;
 
 use super::huffman;
 
-/// The static table's index of `:authority`, and of that name with an empty value.
+/// The static table's index of `:authority`.
 const AUTHORITY: u64 = 1;
-/// The indexed field `accept-charset` with an empty value.
+/// Indexed fields of the static table: `:authority` and `accept-charset`, both with an empty value.
+const EMPTY_AUTHORITY: u8 = 0x80 | 1;
 const EMPTY_CHARSET: u8 = 0x80 | 15;
 
 /// A string literal in a block.
@@ -25,7 +26,12 @@ struct Literal {
 /// `None` (block unchanged) if the block is truncated or malformed before it.
 pub(super) fn patch(block: &mut [u8]) -> Option<()> {
     let mut at = 0;
-    while let Some(first) = block.get(at) {
+    while let Some(first) = block.get_mut(at) {
+        if *first == EMPTY_AUTHORITY {
+            // grpc-go writes `:authority` behind the other pseudo-headers, so another field may follow them here.
+            *first = EMPTY_CHARSET;
+            return Some(());
+        }
         // RFC 7541, section 6: indexed, literal with indexing, size update, literal without or never indexed.
         let (prefix, literal) = match first.leading_zeros() {
             0 => (7, false),
@@ -35,11 +41,6 @@ pub(super) fn patch(block: &mut [u8]) -> Option<()> {
         };
         let index = integer(block, &mut at, prefix)?;
         if !literal {
-            if prefix == 7 && index == AUTHORITY {
-                // grpc-go writes `:authority` behind the other pseudo-headers, so another field may follow them here.
-                *block.get_mut(at.checked_sub(1)?)? = EMPTY_CHARSET;
-                return Some(());
-            }
             continue;
         }
         let ours = match index {

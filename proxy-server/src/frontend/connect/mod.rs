@@ -38,8 +38,8 @@ use super::{DISCARD_LIMIT, Frontend, Protocol, next_id};
 use crate::dial::{DialFailure, Dialed, Target};
 use crate::metrics::FrontendName;
 
-/// Time limit from the accept of a connection, over TLS from its handshake, to the last byte of its head: Go's. HyperShift's proxies resolve the target, for up to 50 s,
-/// on a connection that they have already opened.
+/// Time limit from the accept of a connection, over TLS from its handshake, to the last byte of its head: Go's. HyperShift's
+/// proxies resolve the target, for up to 50 s, on a connection that they have already opened.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit to write an answer. The empty send buffer of a new socket takes it at once.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
