@@ -260,7 +260,7 @@ fn lanes_that_soon_end_are_given_up() {
     while world.lanes() == [2] {
         world.lose(0);
         losses += 1;
-        world.run(SECOND * 10);
+        world.run(SECOND * 5);
         assert!(losses < 20, "a lane that ends again and again");
     }
     assert!(world.is_at_rest() && world.machine.open_count() == 1);
@@ -268,6 +268,17 @@ fn lanes_that_soon_end_are_given_up() {
     world.lose(0);
     world.run(SECOND * 10);
     assert_eq!(world.lanes(), [2], "a new start");
+}
+
+#[test]
+fn lanes_that_a_poor_network_loses_are_opened_again() {
+    let mut world = World::new(1, Way::Balancer, 2, 2, 4);
+    for loss in 0..200 {
+        world.lose(loss % 2);
+        world.run(SECOND * 15);
+        assert_eq!(world.lanes(), [2, 2], "after {loss} losses");
+        world.now += SECOND * 15;
+    }
 }
 
 #[test]

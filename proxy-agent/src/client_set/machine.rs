@@ -372,10 +372,10 @@ impl<J: FnMut() -> f64> Machine<J> {
             return;
         }
         let complete = self.streams.len() >= self.server_count();
-        let Some(EndedStream { server, last, long }) = self.streams.end_kept(now, id) else { return };
-        match long {
-            true => self.renew_lane_tries(),
-            false => self.lane_tries = self.lane_tries.saturating_sub(1),
+        let Some(EndedStream { server, last, soon }) = self.streams.end_kept(now, id) else { return };
+        match soon {
+            true => self.lane_tries = self.lane_tries.saturating_sub(1),
+            false => self.renew_lane_tries(),
         }
         // All agents of a server lose their last streams at the same time.
         self.start_burst(last);

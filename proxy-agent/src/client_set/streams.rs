@@ -18,6 +18,10 @@ const MAX_LANES: usize = capabilities::MAX_LANES as usize;
 /// A stream that wants a successor earlier than this after its start was of little use.
 const SHORT_LIVED: Duration = Duration::from_secs(60);
 
+/// A stream that ends earlier than this after its start shows that the server, or something on the path, does not want another lane.
+/// A network that loses streams after half a minute shows nothing.
+const ENDED_SOON: Duration = Duration::from_secs(10);
+
 /// The id of one kept stream. Never reused, because a server id alone must not decide which stream ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamId(pub(super) u64);
@@ -82,8 +86,8 @@ pub(super) struct EndedStream {
     pub(super) server: Arc<str>,
     /// The server has no other kept stream.
     pub(super) last: bool,
-    /// The stream lasted for at least [`SHORT_LIVED`].
-    pub(super) long: bool,
+    /// The stream ended within [`ENDED_SOON`].
+    pub(super) soon: bool,
 }
 
 /// The kept and the retiring streams.
@@ -211,7 +215,7 @@ impl Streams {
         if last {
             self.kept.remove(&name);
         }
-        Some(EndedStream { server: name, last, long: now >= ended.opened + SHORT_LIVED })
+        Some(EndedStream { server: name, last, soon: now < ended.opened + ENDED_SOON })
     }
 
     /// Whether a stream to this server would be kept. `lanes`: also as another lane.
