@@ -11,12 +11,13 @@ use bytes::Bytes;
 use cluster::client::escaped;
 use cluster::config::{Credentials, Pem, Server, TlsFiles};
 use cluster::{ApiError, Client, Config};
+use commands::Program;
 use flags::Exit;
 use futures_util::{StreamExt, stream};
 use serde_json::Value;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::flags::{CheckedProgram, Options};
+use crate::flags::Options;
 
 /// Pause between two checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -101,7 +102,7 @@ async fn check_pods(api: &Client, options: &Options, end: Instant) -> Result<Str
             }
         }
     }
-    if wrong == 0 && options.of == CheckedProgram::Agent && carried == 0.0 {
+    if wrong == 0 && options.of == Program::Agent && carried == 0.0 {
         bail!(
             "{report}WRONG no agent carries these requests: kube-apiserver reaches pods without the tunnel, look at its \
              --egress-selector-config-file"
@@ -155,17 +156,17 @@ async fn page(api: &Client, base: &str, name: &str) -> Result<Bytes> {
     })
 }
 
-fn judge(of: CheckedProgram, scrape: &str) -> Result<PodHealth> {
+fn judge(of: Program, scrape: &str) -> Result<PodHealth> {
     let value = |name: &str| sum(scrape, &format!("{PREFIX}{name}"));
     match of {
-        CheckedProgram::Agent => {
+        Program::Agent => {
             let known = value("agent_known_server_count").context("/metrics is not that of an agent")?;
             let open = value("agent_open_server_connections").unwrap_or(0.0);
             ensure!(open >= known, "it has {open} of {known} servers");
             let carried = value("agent_open_endpoint_connections").unwrap_or(0.0);
             Ok(PodHealth { text: format!("ready, {open} of {known} servers"), carried })
         }
-        CheckedProgram::Server => {
+        Program::Server => {
             let agents = value("server_ready_backends").context("/metrics is not that of a server")?;
             ensure!(agents > 0.0, "it has no agent");
             let streams = value("server_grpc_connections").unwrap_or(0.0);
@@ -285,16 +286,15 @@ mod tests {
         let scrape = format!(
             "{P}agent_known_server_count 2\n{P}agent_open_server_connections 2\n{P}agent_open_endpoint_connections 3\n"
         );
-        let health = judge(CheckedProgram::Agent, &scrape).unwrap();
+        let health = judge(Program::Agent, &scrape).unwrap();
         assert_eq!((health.text.as_str(), health.carried), ("ready, 2 of 2 servers", 3.0));
     }
 
     #[test]
     fn an_agent_that_misses_a_server_or_never_had_one_is_not() {
         for open in ["", &format!("{P}agent_open_server_connections 1\n")] {
-            let error = judge(CheckedProgram::Agent, &format!("{P}agent_known_server_count 2\n{open}"))
-                .err()
-                .unwrap();
+            let error =
+                judge(Program::Agent, &format!("{P}agent_known_server_count 2\n{open}")).err().unwrap();
             assert!(error.to_string().contains("of 2 servers"), "{error}");
         }
     }
@@ -302,13 +302,13 @@ mod tests {
     #[test]
     fn a_server_without_agents_is_not_well() {
         let none = format!("{P}server_ready_backends{{proxy_strategy=\"default\"}} 0\n");
-        assert!(judge(CheckedProgram::Server, &none).err().unwrap().to_string().contains("no agent"));
-        assert!(judge(CheckedProgram::Server, &none.replace(" 0", " 1")).is_ok());
+        assert!(judge(Program::Server, &none).err().unwrap().to_string().contains("no agent"));
+        assert!(judge(Program::Server, &none.replace(" 0", " 1")).is_ok());
     }
 
     #[test]
     fn another_programs_metrics_are_refused() {
-        for of in [CheckedProgram::Agent, CheckedProgram::Server] {
+        for of in [Program::Agent, Program::Server] {
             assert!(judge(of, "process_open_fds 3\n").err().unwrap().to_string().contains("not that of"));
         }
     }

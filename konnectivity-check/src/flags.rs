@@ -4,20 +4,12 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use flags::{Exit, FlagError, FlagSet, GoDuration, port};
+use commands::Program;
+use flags::{Exit, FlagError, FlagSet, GoDuration, one_of, port};
 
 const ABOUT: &str = "asks kube-apiserver, and so the tunnel, how agents or servers are. Exit status 0: all is well. \
     `konnectivity-check compare` compares two servers: `compare --help`. `konnectivity-check status` and the other commands of this \
     program ask it by its admin port.";
-
-/// The program to check.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CheckedProgram {
-    /// proxy-agents: ready, and with a stream to every known server.
-    Agent,
-    /// proxy-servers: ready, and with at least one agent.
-    Server,
-}
 
 flags::flags! {
     /// The options of the check.
@@ -25,7 +17,7 @@ flags::flags! {
     pub(crate) struct Options {
         "Pods to check" {
             /// Program to check: agent or server.
-            of: CheckedProgram = "" => of,
+            of: Program = "" => one_of(&[("agent", Program::Agent), ("server", Program::Server)], "give agent or server"),
             /// Namespace of the pods.
             namespace: String = "" => given::<String>("give the namespace of the pods"),
             /// Label selector of the pods: key=value,...
@@ -54,14 +46,6 @@ impl Options {
     }
 }
 
-fn of(flag: &'static str, text: String) -> Result<CheckedProgram, FlagError> {
-    match given("agent or server")(flag, text)?.as_str() {
-        "agent" => Ok(CheckedProgram::Agent),
-        "server" => Ok(CheckedProgram::Server),
-        other => Err(FlagError::value(flag, other, "give agent or server")),
-    }
-}
-
 fn timeout(flag: &'static str, given: GoDuration) -> Result<Duration, FlagError> {
     match given.or_zero() {
         Duration::ZERO => Err(FlagError::value(flag, given, "give a time above 0, as 60s")),
@@ -87,7 +71,7 @@ fn in_cluster() -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{CheckedProgram, Options};
+    use super::{Options, Program};
 
     const LINE: [&str; 8] = [
         "check",
@@ -103,7 +87,7 @@ mod tests {
     #[test]
     fn a_line_is_read() {
         let options = Options::parse(LINE.map(Into::into).into_iter()).unwrap();
-        assert_eq!((options.of, options.port, options.timeout.as_secs()), (CheckedProgram::Server, 8092, 30));
+        assert_eq!((options.of, options.port, options.timeout.as_secs()), (Program::Server, 8092, 30));
         assert_eq!((options.selector.as_str(), options.apiserver.is_empty()), ("a=b,c=d", false));
     }
 

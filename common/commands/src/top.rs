@@ -81,15 +81,16 @@ async fn sample(admin: &Admin) -> Result<Sample, Exit> {
         for sort in ["-bytes_to_endpoint", "-since"] {
             status.connections.extend(admin.status(&query(sort)).await?.connections);
         }
-        status.connections.sort_by(|one, two| key(one).cmp(&key(two)));
-        status.connections.dedup_by(|one, two| key(one) == key(two));
+        status.connections.sort_by_key(key);
+        status.connections.dedup_by_key(|one| key(one));
     }
     Ok(Sample { status, at: Instant::now() })
 }
 
-/// Identifies a connection in several samples.
-fn key(connection: &Connection) -> (u64, i64, &str) {
-    (connection.stream, connection.id, &connection.since)
+/// Identifies a connection in several samples. Its time of opening does not: the program computes it for each document from two
+/// clocks.
+fn key(connection: &Connection) -> (u64, i64) {
+    (connection.stream, connection.id)
 }
 
 /// The lines of the terminal, if standard output is one.
@@ -107,7 +108,12 @@ fn view(before: &Sample, after: &Sample, rows: usize, lines: Option<usize>) -> S
     let old: HashMap<_, _> = before.status.connections.iter().map(|one| (key(one), one)).collect();
     let rate = |connection| {
         let old = old.get(&key(connection));
-        let moved = |of: fn(&Connection) -> u64| of(connection).saturating_sub(old.map_or(0, |old| of(old)));
+        // What an older connection moved before it came into the sample is not known.
+        let is_new = connection.since >= before.status.now;
+        let moved = |of: fn(&Connection) -> u64| {
+            let unknown = if is_new { 0 } else { of(connection) };
+            of(connection).saturating_sub(old.map_or(unknown, |old| of(old)))
+        };
         Rate { to: moved(|one| one.bytes_to_endpoint), from: moved(|one| one.bytes_from_endpoint) }
     };
     let mut rated: Vec<_> = after.status.connections.iter().map(|one| (one, rate(one))).collect();
@@ -215,6 +221,23 @@ mod tests {
         let start = Instant::now();
         let text = view(&at(start, &idle), &at(start + Duration::from_secs(1), &idle), 2, None);
         assert!(!text.contains("iB/s"), "{text}");
+    }
+
+    #[test]
+    fn connections_that_enter_the_sample_late_are_not_fast() {
+        let start = Instant::now();
+        let mut before = at(start, &[("b", 1, 1, 0, 0)]);
+        before.status.now = "2026-11-28T10:00:02.000Z".into();
+        let mut after = at(
+            start + Duration::from_secs(1),
+            &[("a", 1, 2, 0, 1 << 30), ("b", 1, 1, 0, 512), ("c", 1, 3, 0, 256)],
+        );
+        let opened = ["2026-11-28T09:00:00.000Z", "2026-11-28T10:00:00.001Z", "2026-11-28T10:00:02.001Z"];
+        for (connection, since) in after.status.connections.iter_mut().zip(opened) {
+            connection.since = since.into();
+        }
+        let text = rows(&view(&before, &after, 3, None));
+        assert_eq!(text[3..6], ["b 1 0 B/s 512 B/s", "c 1 0 B/s 256 B/s", "a 1 0 B/s 0 B/s"]);
     }
 
     #[test]

@@ -53,7 +53,10 @@ impl Collector {
         }
         let leases = match listed {
             Ok(list) => list.items,
-            Err(error) => return tracing::error!("Could not list leases to garbage collect: {error}"),
+            Err(error) => {
+                self.metrics.journal.api_failed(&format!("leases: {error}"));
+                return tracing::error!("Could not list leases to garbage collect: {error}");
+            }
         };
         let own = self.settings.name();
         let others: Vec<Lease> = leases.into_iter().filter(|lease| lease.metadata.name != own).collect();
@@ -70,7 +73,10 @@ impl Collector {
                 Err(error) if error.is(404) => {
                     tracing::debug!(target: "v4", "Lease {name} was already deleted")
                 }
-                Err(error) => tracing::error!("Could not delete lease {name}: {error}"),
+                Err(error) => {
+                    self.metrics.journal.api_failed(&format!("leases: {error}"));
+                    tracing::error!("Could not delete lease {name}: {error}");
+                }
             }
         }
     }

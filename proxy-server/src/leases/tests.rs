@@ -278,6 +278,19 @@ async fn expired_leases_are_deleted_and_counted() {
 }
 
 #[tokio::test]
+async fn failed_lists_and_deletions_show_in_the_status() {
+    for (path, method) in [("/leases?", "list"), ("/leases/gone", "delete")] {
+        let world = World::new().await;
+        let over = json!({"holderIdentity": "gone", "leaseDurationSeconds": 1, "renewTime": "2020-01-01T00:00:00.000000Z"});
+        world.api.put_lease("kube-system", "gone", json!({"k8s-app": "konnectivity-server"}), over);
+        world.api.set_fault(path, Fault::Status(403, "Forbidden"));
+        let controller = world.start("one");
+        world.wait(method, |world| world.metrics.journal.api_error().contains(" leases: ")).await;
+        controller.stop().await;
+    }
+}
+
+#[tokio::test]
 async fn a_renewal_between_the_list_and_the_deletion_saves_the_lease() {
     let world = World::new().await;
     let labels = json!({"k8s-app": "konnectivity-server"});

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use super::connection_log::MAX_FILE_SIZE;
 use super::line::stamps;
-use super::{Options, Severity};
+use super::{Format, Options, Severity};
 
 /// The maximum size of a file in a folder, in bytes. Source: klog's `MaxSize`.
 const FOLDER_FILE_SIZE: u64 = 1800 * MIB;
@@ -56,7 +56,8 @@ impl LogFile {
             io::Error::other(format!("cannot open the log file {path} (--log-file, --log-dir): {error}"))
         })?;
         let size = file.metadata().map_or(0, |metadata| metadata.len());
-        let mut log = Self { place, opening: !options.skip_log_headers, limit, file, size, torn: false };
+        let opening = !options.skip_log_headers && options.format == Format::Text;
+        let mut log = Self { place, opening, limit, file, size, torn: false };
         // A full disk must not prevent the start.
         let _ = log.write_opening();
         Ok(log)

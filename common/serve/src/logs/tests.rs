@@ -81,7 +81,8 @@ fn target_of_an_event_sets_its_verbosity() {
 #[test]
 fn lines_as_json() {
     let dir = tempfile::tempdir().expect("a folder");
-    let options = Options { format: Format::Json, ..to_file(&dir.path().join("log")) };
+    let options =
+        Options { format: Format::Json, skip_log_headers: false, ..to_file(&dir.path().join("log")) };
     let text = logged(&options, || {
         error!(peer = "a\"b\nc", n = -3, half = 0.5, never = f64::NAN, "over {}", "two\nlines");
     });

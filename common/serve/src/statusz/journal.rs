@@ -98,8 +98,8 @@ impl Journal {
     pub fn fill(&self, status: &mut Status) {
         status.failures = self.0.failures.lock().iter().rev().cloned().collect();
         status.refused = self.0.refusals.lock().iter().rev().cloned().collect();
-        let counts = self.counts();
         let history = self.0.history.lock();
+        let counts = self.counts();
         let present = history.since(counts);
         status.history = history.past.iter().copied().chain([present]).collect();
         drop(history);

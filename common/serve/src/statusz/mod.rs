@@ -45,6 +45,7 @@ struct Inner {
     id: String,
     flags: Vec<Flag>,
     verbosity: VerbosityLevel,
+    default_verbosity: i32,
     started: SystemTime,
     /// Sockets that are bound, or will be.
     sockets: Mutex<Vec<Read<Option<Listener>>>>,
@@ -68,7 +69,17 @@ impl Facts {
         let flags = flags.iter().filter(|(name, _)| *name != "v").map(flag).collect();
         let (started, id) = (now(), id.into());
         let (sockets, certificates) = (Mutex::default(), Mutex::default());
-        Self(Arc::new(Inner { build, id, flags, verbosity, started, sockets, certificates }))
+        let default_verbosity = Options::default().verbosity;
+        Self(Arc::new(Inner {
+            build,
+            id,
+            flags,
+            verbosity,
+            default_verbosity,
+            started,
+            sockets,
+            certificates,
+        }))
     }
 
     /// A socket is bound.
@@ -140,8 +151,9 @@ impl Facts {
 
     /// A document with these facts, and nothing else.
     pub fn document(&self) -> Status {
-        let Inner { build, id, flags, verbosity, started, sockets, certificates } = &*self.0;
-        let verbosity = Some(verbosity.get()).filter(|level| *level != Options::default().verbosity);
+        let Inner { build, id, flags, verbosity, default_verbosity, started, sockets, certificates } =
+            &*self.0;
+        let verbosity = Some(verbosity.get()).filter(|level| level != default_verbosity);
         let verbosity = verbosity.map(|level| Flag { name: "v".into(), value: level.to_string() });
         Status {
             version: VERSION,
