@@ -271,6 +271,20 @@ fn lanes_that_soon_end_are_given_up() {
 }
 
 #[test]
+fn a_server_that_answers_again_gets_its_lanes() {
+    let mut world = World::new(1, Way::Balancer, 2, 2, 4);
+    world.way = Way::Stuck;
+    world.lose(1);
+    world.run(SECOND * 600);
+    assert_eq!((world.lanes(), world.is_at_rest()), (vec![1, 2], true), "the attempts are used up");
+    let last = world.open["1"][0];
+    world.machine.set_unresponsive(world.now, last, true);
+    world.way = Way::Balancer;
+    world.run(SECOND * 60);
+    assert_eq!(world.lanes(), [2, 2]);
+}
+
+#[test]
 fn lanes_that_a_poor_network_loses_are_opened_again() {
     let mut world = World::new(1, Way::Balancer, 2, 2, 4);
     for loss in 0..200 {

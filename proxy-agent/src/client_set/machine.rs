@@ -227,12 +227,13 @@ impl<J: FnMut() -> f64> Machine<J> {
         self.addresses.connected(address, server, again, |server| self.streams.lacks(server, false));
         let decision = self.streams.insert(now, server, info);
         let before = self.server_count();
-        match decision {
-            Decision::Keep(_) => {
-                self.announced = info.servers;
-                self.renew_lane_tries();
-            }
-            _ => self.announced = self.streams.agreed_server_count().unwrap_or(self.announced),
+        self.announced = match decision {
+            Decision::Keep(_) => info.servers,
+            _ => self.streams.agreed_server_count().unwrap_or(self.announced),
+        };
+        // A server that did not answer may have used up the attempts for its lanes.
+        if matches!(decision, Decision::Keep(_) | Decision::Replace(..)) {
+            self.renew_lane_tries();
         }
         let known_server = matches!(decision, Decision::Duplicate | Decision::KeepLane(_));
         if demand == Demand::Lane && decision == Decision::Duplicate {
