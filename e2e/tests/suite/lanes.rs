@@ -71,6 +71,31 @@ async fn distant_server_gets_more_lanes() -> Result<()> {
     counts_tell_of_one_agent(&pair).await
 }
 
+/// The agent seeks a server that is missing, and each of its attempts reaches the one that it has.
+#[tokio::test]
+async fn no_dial_uses_a_stream_that_the_agent_closes() -> Result<()> {
+    let setup = Setup::grpc().server_arg("--server-count=2").with_delay(Duration::from_millis(30));
+    let pair = setup.start().await?;
+    let (balancer, endpoint) = (pair.balancer.as_ref().expect("balanced"), Endpoint::echo().await?);
+    let connected = [("result", "connected")];
+    pair.agent().wait_metric("server_connection_attempts_total", &connected, 4.0).await?;
+    // Every lane has connections, so that a new stream seems to be the quietest.
+    let mut conns = Vec::new();
+    for _ in 0..8 {
+        conns.push(pair.frontend().dial(&endpoint.target()).await?);
+    }
+    let before = balancer.accepted();
+    let dials = async {
+        while balancer.accepted() < before + 8 {
+            works(pair.frontend(), &endpoint.target()).await?;
+        }
+        anyhow::Ok(())
+    };
+    within_limit("eight more attempts", DEADLINE * 2, dials).await??;
+    ensure!(pair.server().metric("dial_attempts_total", &[("outcome", "lost")]).await? == 0.0);
+    Ok(())
+}
+
 /// The most lanes: a high RTT, as on a busy machine, adds none.
 const LANES: usize = 4;
 

@@ -159,6 +159,7 @@ impl ServerLinkHandler {
         let stuck = finding == Finding::Stuck;
         if let Finding::Answered(took) = finding {
             registration.stats.sample(Instant::now(), took);
+            registration.lane.answered();
         }
         if std::mem::replace(&mut self.stuck, stuck) == stuck {
             return;

@@ -36,11 +36,11 @@ pub(super) struct PacketProbe {
 }
 
 impl PacketProbe {
-    /// `servers`: given for a native agent.
+    /// `servers`: given for a native agent, whose first probe is due at once: before its answer, dials use older lanes.
     pub(super) fn new(servers: Option<ServerCount>) -> Self {
-        let first = Instant::now() + PROBE_INTERVAL;
-        let due = servers.is_some().then_some(first);
-        Self { servers, sent: None, due, timer: Box::pin(sleep_until(first)) }
+        let now = Instant::now();
+        let due = servers.is_some().then_some(now);
+        Self { servers, sent: None, due, timer: Box::pin(sleep_until(now)) }
     }
 
     /// Probes now, unless an answer is outstanding.

@@ -19,6 +19,8 @@ struct Traffic {
     bulk: usize,
     small: usize,
     connections: usize,
+    /// The agent has answered a packet on this stream.
+    answered: bool,
 }
 
 impl Traffic {
@@ -29,7 +31,17 @@ impl Traffic {
 
 impl LaneTraffic {
     pub(crate) fn new(now: Instant) -> Self {
-        Self(Arc::new(Mutex::new(Traffic { moved: 0.0, at: now, bulk: 0, small: 0, connections: 0 })))
+        let traffic = Traffic { moved: 0.0, at: now, bulk: 0, small: 0, connections: 0, answered: false };
+        Self(Arc::new(Mutex::new(traffic)))
+    }
+
+    /// The agent has answered a packet on this stream, so it uses the stream.
+    pub fn answered(&self) {
+        self.0.lock().answered = true;
+    }
+
+    pub(super) fn has_answered(&self) -> bool {
+        self.0.lock().answered
     }
 
     /// The stream moved this many bytes of payload, and these numbers of its connections are bulk and small now.
@@ -140,6 +152,7 @@ mod tests {
     fn dial_takes_the_quietest_lane_that_answers() {
         let manager = manager(Strategy::DestHost);
         let lanes = [1, 2, 3].map(|handle| manager.register(lane("a", 7, handle)).unwrap());
+        lanes.iter().for_each(|lane| lane.lane.answered());
         let chosen = || manager.choose("n", &[]).unwrap().handle;
         assert_eq!(chosen(), 1);
         lanes[0].lane.moved(Instant::now(), 1 << 30, (1, 0));
@@ -154,6 +167,23 @@ mod tests {
         assert!(lanes[..2].iter().all(|lane| !manager.set_unresponsive(lane.id, true)), "not the first");
         assert_eq!(chosen(), 3, "none answers");
         drop(open);
+    }
+
+    #[test]
+    fn dial_takes_no_lane_that_the_agent_may_not_keep() {
+        let manager = manager(Strategy::DestHost);
+        let first = manager.register(lane("a", 7, 1)).unwrap();
+        first.lane.moved(Instant::now(), 1 << 30, (1, 0));
+        let second = manager.register(lane("a", 7, 2)).unwrap();
+        let chosen = |tried: &[LinkId]| manager.choose("n", tried).map(|choice| choice.handle);
+        assert_eq!(chosen(&[]), Some(1), "neither has answered: the older one");
+        first.lane.answered();
+        assert_eq!(chosen(&[]), Some(1));
+        assert_eq!(chosen(&[first.id]), Some(2), "better than none");
+        second.lane.answered();
+        assert_eq!(chosen(&[]), Some(2));
+        drop(second);
+        assert_eq!(chosen(&[]), Some(1));
     }
 
     #[test]

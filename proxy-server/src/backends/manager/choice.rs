@@ -150,11 +150,13 @@ impl<L: Clone> State<L> {
         self.lanes_of(id).filter(move |(lane, link)| link.health() == health && !exclude.contains(lane))
     }
 
-    /// The lane for a dial that found this stream.
+    /// The lane for a dial that found this stream: one on which the agent has answered a packet, otherwise the oldest. An agent that
+    /// seeks other servers opens streams that it closes as soon as it learns which server they reach.
     fn choose_lane(&self, id: LinkId, health: Health, exclude: &[LinkId], now: Instant) -> Option<LinkId> {
-        let chosen =
-            mux::choose_lane(self.suitable_lanes(id, health, exclude).map(|(_, link)| link.lane.load(now)));
-        self.suitable_lanes(id, health, exclude).nth(chosen?).map(|(lane, _)| lane)
+        let lanes = || self.suitable_lanes(id, health, exclude);
+        let answered = || lanes().filter(|(_, link)| link.lane.has_answered());
+        let chosen = mux::choose_lane(answered().map(|(_, link)| link.lane.load(now)));
+        chosen.and_then(|place| answered().nth(place)).or_else(|| lanes().next()).map(|(lane, _)| lane)
     }
 
     /// Which of two suitable streams gets the dial. Of two streams of one agent it is the older one.
