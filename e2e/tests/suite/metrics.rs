@@ -63,7 +63,7 @@ fn buckets(scrape: &Scrape, name: &str) -> Vec<String> {
 }
 
 async fn with_traffic() -> Result<Pair> {
-    let pair = Setup::grpc().start().await?;
+    let pair = Setup::grpc().agent_arg("--lanes=1").start().await?;
     let (endpoint, refusing) = (Endpoint::echo().await?, Refusing::new()?);
     works(pair.frontend(), &endpoint.target()).await?;
     pair.frontend().dial_error(&refusing.target()).await?;
@@ -205,15 +205,15 @@ async fn process_metrics_are_there() -> Result<()> {
 #[tokio::test]
 async fn packets_are_counted_by_segment_and_type() -> Result<()> {
     let pair = with_traffic().await?;
-    // One complete connection and one refused dial.
+    // One complete connection, one refused dial, and the server's probe of the stream: CLOSE_REQ to the agent, and its CLOSE_RSP.
     for (segment, kind, count) in [
         ("from_client", "DIAL_REQ", 2.0),
         ("to_agent", "DIAL_REQ", 2.0),
         ("from_agent", "DIAL_RSP", 2.0),
         ("to_client", "DIAL_RSP", 2.0),
         ("from_client", "CLOSE_REQ", 1.0),
-        ("to_agent", "CLOSE_REQ", 1.0),
-        ("from_agent", "CLOSE_RSP", 1.0),
+        ("to_agent", "CLOSE_REQ", 2.0),
+        ("from_agent", "CLOSE_RSP", 2.0),
         ("to_client", "CLOSE_RSP", 1.0),
         ("from_client", "DATA", 1.0),
     ] {
@@ -222,7 +222,7 @@ async fn packets_are_counted_by_segment_and_type() -> Result<()> {
     }
     // The agent's names for its two directions.
     for (segment, kind, count) in
-        [("to_agent", "DIAL_REQ", 2.0), ("from_agent", "DIAL_RSP", 2.0), ("from_agent", "CLOSE_RSP", 1.0)]
+        [("to_agent", "DIAL_REQ", 2.0), ("from_agent", "DIAL_RSP", 2.0), ("from_agent", "CLOSE_RSP", 2.0)]
     {
         let labels = [("segment", segment), ("packet_type", kind)];
         pair.agent().wait_metric("stream_packets_total", &labels, count).await?;

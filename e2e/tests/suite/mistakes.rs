@@ -260,7 +260,7 @@ async fn agent_at_a_frontends_port_is_named_at_both_ends() -> Result<()> {
         ),
         (
             Mode::HttpConnect,
-            "this is a frontend's port; is it an agent? Agents connect to --agent-port",
+            "if it is an agent, it must connect to --agent-port",
             "An HTTP CONNECT frontend answers like this; --proxy-server-port must lead to the server's --agent-port",
         ),
     ] {

@@ -350,7 +350,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             if self.machine.is_stuck() {
                 let (open, known) = (self.machine.open_count(), self.machine.server_count());
                 tracing::warn!(serverID = %Peer(&server_id), open, known, "{STUCK}");
-                self.failed(STUCK);
+                self.failed(&format!("{open} of {known} servers: {STUCK}"));
             }
             let connector = Arc::clone(&self.connector);
             self.closing.spawn(async move { connector.close(connected.stream).await });

@@ -107,7 +107,8 @@ impl DialMetrics {
     pub(crate) fn failed(&self, target: &Target, stages: &DialStages, reason: FailureReason, error: &str) {
         self.failures.count(reason);
         let agent = stages.agent.as_deref().unwrap_or_default();
-        self.journal.failed(&target.address, agent, reason.name(), error, stages.total());
+        let why = stages.no_agent.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
+        self.journal.failed(&target.address, agent, reason.name(), &format!("{error}{why}"), stages.total());
     }
 }
 
@@ -205,7 +206,10 @@ impl Dialer {
             let choice = self.backends.choose_agent(only).ok_or(DialFailure::NoAgent)?;
             return self.try_link(self.reserve(choice)?, target, deadline, stages).await;
         }
-        let first = self.first_choice(&target.host, deadline).await.ok_or(DialFailure::NoAgent)?;
+        let Some(first) = self.first_choice(&target.host, deadline).await else {
+            stages.no_agent = Some(self.backends.explain(&target.host));
+            return Err(DialFailure::NoAgent);
+        };
         let (tried, stats, strategy) = (first.link, first.pending.stats.clone(), first.strategy);
         stages.agent = Some(Arc::clone(&first.agent_id));
         let failure = match self.reserve(first) {

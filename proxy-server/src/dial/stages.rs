@@ -12,6 +12,8 @@ pub struct DialStages {
     began: Instant,
     /// The agent that was asked last.
     pub agent: Option<Arc<str>>,
+    /// Why no agent could be asked.
+    pub(super) no_agent: Option<String>,
     /// How many times an agent was asked.
     pub attempts: u32,
     /// When the last DIAL_REQ was sent.
@@ -27,6 +29,7 @@ impl Default for DialStages {
         Self {
             began: Instant::now(),
             agent: None,
+            no_agent: None,
             attempts: 0,
             sent: None,
             answered: None,

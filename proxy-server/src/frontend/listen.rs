@@ -141,7 +141,7 @@ fn admit(
         refusals.count(PeerKind::Frontend);
         arrived.slot.refused(&format!("{peer}: the certificate has no allowed name"));
         if let Some(suppressed) = arrived.slot.log_due("name") {
-            tracing::warn!(%peer, suppressed, "Frontend refused: its certificate has no allowed name");
+            tracing::warn!(%peer, suppressed, "Frontend refused: its certificate has no name of --frontend-allowed-names");
         }
         return None;
     }

@@ -229,7 +229,10 @@ fn hint(error: &HandshakeError, port: Port) -> (&'static str, Option<String>) {
     } else if says(&["known protocol"]) {
         let why = match port {
             Port::Agent => "this is the agent port; is it a client of a frontend?",
-            Port::Frontend => "this is a frontend's port; is it an agent? Agents connect to --agent-port",
+            Port::Frontend => {
+                "the client offers the protocol of the other --mode: compare --mode with kube-apiserver's egress configuration; \
+                 if it is an agent, it must connect to --agent-port"
+            }
         };
         ("protocol", Some(why.to_owned()))
     } else {
@@ -298,7 +301,7 @@ mod tests {
             ),
             (InvalidMessage::InvalidContentType.into(), Port::Agent, "does not speak TLS"),
             (rustls::PeerIncompatible::NoKxGroupsInCommon.into(), Port::Agent, ""),
-            (Error::NoApplicationProtocol, Port::Frontend, "Agents connect to --agent-port"),
+            (Error::NoApplicationProtocol, Port::Frontend, "the protocol of the other --mode"),
             (Error::NoApplicationProtocol, Port::Agent, "this is the agent port"),
         ] {
             let (_, hint) = hint(&HandshakeError::Tls(error.clone()), port);

@@ -108,6 +108,7 @@ fn flags_that_weaken_or_do_nothing_are_said() {
             "--cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA",
             "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA is not offered",
         ),
+        ("--proxy-strategies=default,destHost", "the strategies after it are never asked"),
         ("--kubeconfig={file}", "--kubeconfig has no effect: there are neither leases nor token reviews"),
         ("--kubeconfig-qps=5", "--kubeconfig-qps has no effect: there are neither leases nor token reviews"),
         ("--kubeconfig-burst=5", "--kubeconfig-burst has no effect: there are neither leases nor"),

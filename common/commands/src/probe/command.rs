@@ -130,13 +130,19 @@ async fn by_frontend(
     let mut dial = stages(io, place.protocol, (target, then), dialed).await;
     let (stage, rtt) = match opened {
         Some(opened) => opened,
-        None if dial.iter().any(|stage| ["selection", "frontend"].contains(&stage.name.as_str())) => {
+        None if dial.iter().any(|stage| stage.name == "frontend") => {
             all.extend(dial);
             return Ok(all);
         }
         None => {
             let failures = admin.status("").await.map(|status| status.failures).unwrap_or_default();
             let failure = failures.into_iter().find(|failure| failure.target == target);
+            if let Some(failed) = dial.iter_mut().find(|stage| stage.name == "selection") {
+                // The server knows more than it tells the client.
+                failed.note = failure.map_or_else(|| failed.note.clone(), |failure| failure.error);
+                all.extend(dial);
+                return Ok(all);
+            }
             (selection(failure.map(|failure| failure.peer)).await, None)
         }
     };
