@@ -238,9 +238,7 @@ impl<S: Side, P: Payload> Link<S, P> {
             }
             self.expire(now, key);
         }
-        if self.schedule.discards.due(&self.limits).is_some_and(|due| due <= now) {
-            self.schedule.discards.refill(now);
-        }
+        self.schedule.discards.refill(now);
         let measured = self.memory.end_measure(now);
         if measured {
             self.reset_slow(now);

@@ -39,7 +39,7 @@ impl<S: Side, P: Payload> Link<S, P> {
             self.schedule.enlist(key, conn, false);
         }
         std::iter::from_fn(move || {
-            let id = id.filter(|_| payload.len() > 0)?;
+            let id = id.filter(|_| !payload.is_empty())?;
             Some(Packet::Data { id, payload: payload.split_to(MAX_DATA_BYTES) })
         })
     }

@@ -239,10 +239,7 @@ impl Side for Server {
         let Some(conn) = link.table.get_mut(key) else { return };
         match conn.state.mark_probed(now) {
             Some(probed) if link.side.answered >= Some(probed) => Self::close(link, now, key, true),
-            Some(_) => {
-                conn.state.restart_idle_wait(now);
-                link.arm(key, Some(now.after(MAX_IDLE_ENDPOINT)));
-            }
+            Some(_) => link.arm(key, Some(now.after(MAX_IDLE_ENDPOINT))),
             None => {
                 link.events.push_back(Event::ProbeWanted);
                 link.arm(key, Some(now.after(PROBE_TIMEOUT)));

@@ -81,15 +81,18 @@ fn many_small_queues_together_above_the_budget_are_reset_too() {
 #[test]
 fn a_queue_that_has_just_grown_is_given_a_whole_window() {
     let limits = Limits { link_budget: 100_000, ..Limits::default() };
-    let (mut link, keys) = server(limits, 2);
-    queued(&mut link, T0, keys[0], 60_000);
-    queued(&mut link, at(1), keys[1], 45_000);
-    link.handle_timeout(at(2));
-    assert_eq!(events(&mut link), [], "the sum has been too much for one second");
-    link.handle_timeout(at(3));
-    assert_eq!(events(&mut link), [Event::Ended { key: keys[0], end: CloseReason::Broken(Cause::Stalled) }]);
-    assert!(link.receiving());
-    assert_eq!(link.poll_timeout().map(|due| due > at(3)), Some(true));
+    for grows in [1, 3] {
+        let (mut link, keys) = server(limits.clone(), 2);
+        queued(&mut link, T0, keys[0], 60_000);
+        queued(&mut link, at(grows), keys[1], 45_000);
+        link.handle_timeout(at(grows + 1));
+        assert_eq!(events(&mut link), [], "the sum has been too much for one second");
+        link.handle_timeout(at(grows + 2));
+        let stalled = CloseReason::Broken(Cause::Stalled);
+        assert_eq!(events(&mut link), [Event::Ended { key: keys[0], end: stalled }]);
+        assert!(link.receiving());
+        assert_eq!(link.poll_timeout().map(|due| due > at(grows + 2)), Some(true));
+    }
 }
 
 #[test]
@@ -570,6 +573,16 @@ fn end_of_a_discarded_source_changes_nothing() {
 }
 
 #[test]
+fn a_local_end_that_closes_ends_its_flush() {
+    let (mut link, keys) = server(Limits::default(), 1);
+    queued(&mut link, T0, keys[0], 600);
+    link.handle_packet(T0, Packet::CloseRsp { id: ConnectId(1), error: String::new() });
+    link.end_source(T0, keys[0], SourceEnd::Closed);
+    assert_eq!(events(&mut link), [Event::Ended { key: keys[0], end: CloseReason::Flushed }]);
+    assert_eq!(link.poll_transmit(T0, 1), None, "the agent has closed");
+}
+
+#[test]
 fn flush_discards_no_more_than_the_budget_of_each_interval() {
     let (mut link, keys) = agent(Limits::default(), 1);
     queued(&mut link, T0, keys[0], 600);
@@ -578,12 +591,15 @@ fn flush_discards_no_more_than_the_budget_of_each_interval() {
     let interval = Duration::from_millis(10);
     for start in [T0, T0.after(interval)] {
         for _ in 0..Limits::default().discard_budget / QUANTUM {
+            assert!(link.has_to_discard(start));
             assert_eq!(link.poll_transmit(start, 0), discard);
             assert!(link.push(start, keys[0], QUANTUM).next().is_none(), "dropped");
         }
+        assert!(!link.has_to_discard(start));
         assert_eq!(link.poll_transmit(start, 0), None);
         assert_eq!(link.poll_timeout(), Some(start.after(interval)));
         link.handle_timeout(start.after(interval));
+        assert_eq!(link.poll_timeout(), Some(at(5)), "the answer's");
     }
     assert_eq!(link.poll_transmit(T0.after(interval * 2), 0), discard);
 }

@@ -3,12 +3,32 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use mux::{Cause, ConnectId, DialId, Dropped, Limits, Packet, PacketKind, Time, charge};
+use mux::{
+    BULK_BYTES, Cause, ConnectId, DialId, Dropped, Limits, Packet, PacketKind, Payload, Time, charge,
+    oversized_target,
+};
 
 #[test]
 fn small_slices_are_charged_their_buffer_and_bookkeeping() {
     for (len, charged) in [(0, 576), (1, 576), (511, 576), (512, 576), (513, 577), (4_000_000, 4_000_064)] {
         assert_eq!(charge(len), charged, "{len}");
+    }
+}
+
+#[test]
+fn a_slice_is_split_where_it_ends_at_the_latest() {
+    let mut slice = bytes::Bytes::from_static(b"abc");
+    assert_eq!([2, 2].map(|count| Payload::split_to(&mut slice, count)), ["ab", "c"]);
+}
+
+#[test]
+fn a_target_longer_than_any_that_is_dialed_is_refused() {
+    for (protocol, address, error) in [
+        (16, 1_024, None),
+        (17, 1_024, Some("protocol of more than 16 bytes")),
+        (16, 1_025, Some("address of more than 1024 bytes")),
+    ] {
+        assert_eq!(oversized_target(&"p".repeat(protocol), &"a".repeat(address)).as_deref(), error);
     }
 }
 
@@ -108,5 +128,5 @@ fn the_bounds_are_those_of_the_documents() {
         (limits.window_max, limits.window_high_bdp, limits.high_bdp_budget),
         (1_048_576, 8_388_608, 67_108_864)
     );
-    assert_eq!(limits.chunk, 131_072);
+    assert_eq!((limits.chunk, BULK_BYTES), (131_072, 1_048_576));
 }

@@ -92,8 +92,23 @@ fn a_receiver_grants_half_a_window_as_it_is_taken() {
     let grant = Some(Transmit::Control(Packet::Grant { id: ONE, offset: 1_500 }));
     assert_eq!(link.poll_transmit(T0, 1), grant);
     assert_eq!(link.poll_transmit(T0, 1), None, "told once");
+    link.advance(T0, key, 400);
+    link.handle_packet(T0, data(200));
+    link.advance(T0, key, 100);
+    link.advance(T0, key, 100);
+    let grant = Some(Transmit::Control(Packet::Grant { id: ONE, offset: 2_100 }));
+    assert_eq!(link.poll_transmit(T0, 1), grant, "and again");
+    assert_eq!(link.poll_transmit(T0, 1), None, "once for both");
+}
+
+#[test]
+fn nothing_is_granted_after_the_peers_close() {
+    let (mut link, key) = server(native());
+    queued(&mut link, T0, key, 1_000);
     link.advance(T0, key, 500);
-    assert!(link.poll_transmit(T0, 1).is_some(), "and again");
+    link.handle_packet(T0, Packet::CloseRsp { id: ONE, error: String::new() });
+    link.advance(T0, key, 1);
+    assert!(matches!(link.poll_transmit(T0, 1), Some(Transmit::Discard { .. })));
 }
 
 #[test]
@@ -106,6 +121,10 @@ fn a_window_is_full_until_more_is_granted() {
     link.advance(T0, key, 500);
     assert!(matches!(link.poll_transmit(T0, 1), Some(Transmit::Control(Packet::Grant { .. }))));
     assert_eq!(link.fill(key), Fill::Room);
+    link.handle_packet(T0, data(500));
+    assert_eq!(link.fill(key), Fill::Full);
+    link.advance(T0, key, 1_000);
+    assert_eq!(link.fill(key), Fill::Room, "nothing waits");
 }
 
 #[test]
@@ -439,6 +458,7 @@ fn second_report_of_a_departed_local_end_does_not_extend_its_time() {
 fn departed_local_end_that_was_write_closed_keeps_its_deadline() {
     let (mut link, key) = server(native());
     link.write_failed(T0, key, "broken pipe".into());
+    link.write_failed(at(1), key, "known".into());
     link.local_closed(at(1), key);
     link.handle_timeout(at(59));
     assert_eq!(link.poll_event(), None);

@@ -115,15 +115,16 @@ impl<P: Payload> Buffer<P> {
         let mut small = Vec::new();
         let mut bytes = 0;
         for slice in self.slices.split_off(old - usize::from(joins)) {
-            if bytes >= P::COPY_BELOW || slice.len() >= P::COPY_BELOW {
+            let large = slice.len() >= P::COPY_BELOW;
+            if large || bytes >= P::COPY_BELOW {
                 self.keep_joined(&mut small);
                 bytes = 0;
             }
-            if slice.len() < P::COPY_BELOW {
+            if large {
+                self.keep(slice);
+            } else {
                 bytes += slice.len();
                 small.push(slice);
-            } else {
-                self.keep(slice);
             }
         }
         self.keep_joined(&mut small);

@@ -71,13 +71,36 @@ fn accepted_bytes_are_not_charged_and_fresh_ones_only_once_they_wait() {
 
 #[test]
 fn large_slices_stay_as_they_are_and_in_order() {
-    let sizes = [40_000, 5, 6, 50_000, 32_767, 32_768, 1];
-    let mut buffer = Buffer::default();
-    for (n, size) in sizes.iter().enumerate() {
-        buffer.push(Bytes::from(vec![n as u8; *size]));
+    for (sizes, joined) in [
+        (vec![40_000, 5, 6, 50_000, 32_767, 32_768, 1], vec![40_000, 11, 50_000, 32_767, 32_768, 1]),
+        (vec![20_000; 5], vec![40_000, 40_000, 20_000]),
+    ] {
+        let mut buffer = Buffer::default();
+        for (n, size) in sizes.iter().enumerate() {
+            buffer.push(Bytes::from(vec![n as u8; *size]));
+        }
+        buffer.advance(0);
+        let lens: Vec<usize> = buffer.slices.iter().map(Bytes::len).collect();
+        assert_eq!(lens, joined);
+        assert_eq!(buffer.charged(), lens.iter().map(|len| charge(*len)).sum::<usize>());
     }
-    buffer.advance(0);
-    let lens: Vec<usize> = buffer.slices.iter().map(Bytes::len).collect();
-    assert_eq!(lens, [40_000, 11, 50_000, 32_767, 32_768, 1]);
-    assert_eq!(buffer.charged(), lens.iter().map(|len| charge(*len)).sum::<usize>());
+}
+
+#[test]
+fn the_last_waiting_slice_is_copied_again_while_it_is_short() {
+    for (sizes, lens) in [([4_095, 5_000], vec![9_095]), ([4_096, 1], vec![4_096, 1])] {
+        let buffer = settled(&sizes);
+        assert_eq!(buffer.slices.iter().map(Bytes::len).collect::<Vec<_>>(), lens);
+        assert_eq!(buffer.charged(), lens.iter().map(|len| charge(*len)).sum::<usize>());
+    }
+}
+
+#[test]
+fn an_empty_buffer_keeps_memory_for_sixteen_slices() {
+    for (count, kept) in [(16, 16), (17, 0)] {
+        let mut buffer = Buffer::default();
+        (0..count).for_each(|_| buffer.push(Bytes::from_static(b"a")));
+        buffer.advance(count);
+        assert_eq!(buffer.slices.capacity(), kept, "after {count}");
+    }
 }

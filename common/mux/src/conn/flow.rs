@@ -332,6 +332,7 @@ mod tests {
     #[test]
     fn a_burst_that_is_taken_before_the_next_is_no_lag_and_more_is() {
         let mut inflow = credit(400, 1).inflow;
+        inflow.first = 100;
         assert!(inflow.receive(400));
         for _ in 0..4 {
             assert_eq!(inflow.window, 400);

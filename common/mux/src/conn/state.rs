@@ -311,13 +311,6 @@ impl State {
         }
     }
 
-    /// Restarts the wait for the peer. The time of an unanswered probe stays.
-    pub(crate) fn restart_idle_wait(&mut self, now: Time) {
-        if let Inner::Open { local: Local::FinSent { last_activity, .. }, .. } = &mut self.inner {
-            *last_activity = now;
-        }
-    }
-
     /// The link probes the idle peer. Returns the time of an earlier probe without an answer.
     pub(crate) fn mark_probed(&mut self, now: Time) -> Option<Time> {
         let Inner::Open { local: Local::FinSent { probed, .. }, .. } = &mut self.inner else { return None };
