@@ -229,7 +229,7 @@ async fn probe_dials_by_each_frontend_and_names_the_agent() -> Result<()> {
 async fn probe_tells_which_stage_failed() -> Result<()> {
     let pair = Setup::http_connect().agents(0).start().await?;
     let text = probe(&pair, &["10.0.0.1:80"], 4).await?;
-    let why = "FAILED: No agent available (none of 0 agents suits the strategies default)";
+    let why = "FAILED: No agent available (no agent is connected)";
     ensure!(row(&text, "selection")?.contains(why), "{text}");
     let Place::Unix(path) = &pair.frontend().place else { anyhow::bail!("a Unix socket") };
     let wrong = format!("--frontend=unix:{}", path.display());

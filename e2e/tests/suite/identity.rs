@@ -164,7 +164,7 @@ async fn frontends_certificates_need_an_allowed_name() -> Result<()> {
                 > 0.0,
             "uncounted"
         );
-        pair.server().process.wait_said("Frontend refused").await?;
+        pair.server().process.wait_said("client refused: ").await?;
         ensure!(pair.server().process.said("front-client at 127.0.0.1"), "the name is not in the log");
     }
     Ok(())

@@ -139,9 +139,9 @@ fn admit(
     let peer = shown(certificate.as_ref(), arrived.address);
     if !names.allow(&certificate.unwrap_or_default()) {
         refusals.count(PeerKind::Frontend);
-        arrived.slot.refused(&format!("{peer}: the certificate has no allowed name"));
+        arrived.slot.refused(&format!("{peer}: its certificate has no name in --frontend-allowed-names"));
         if let Some(suppressed) = arrived.slot.log_due("name") {
-            tracing::warn!(%peer, suppressed, "Frontend refused: its certificate has no name of --frontend-allowed-names");
+            tracing::warn!(%peer, suppressed, "client refused: its certificate has no name in --frontend-allowed-names");
         }
         return None;
     }

@@ -73,6 +73,7 @@ impl Collector {
                 Err(error) if error.is(404) => {
                     tracing::debug!(target: "v4", "Lease {name} was already deleted")
                 }
+                Err(error) if error.is(409) => tracing::debug!(target: "v4", "Lease {name} was renewed"),
                 Err(error) => {
                     self.metrics.journal.api_failed(&format!("leases: {error}"));
                     tracing::error!("Could not delete lease {name}: {error}");

@@ -307,6 +307,7 @@ async fn a_renewal_between_the_list_and_the_deletion_saves_the_lease() {
         })
         .await;
     assert!(world.api.lease("kube-system", "late").is_some());
+    assert_eq!(world.metrics.journal.api_error(), "", "a race is no failure");
     world.api.heal();
     controller.stop().await;
 }

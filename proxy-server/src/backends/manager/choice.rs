@@ -71,9 +71,12 @@ impl<L: Clone> BackendManager<L> {
                 return format!("strategy {strategy}: {suitable} of {agents}{zone} {suit} {health}{choice}");
             }
         }
+        if state.agents.is_empty() {
+            return "no agent is connected".to_owned();
+        }
         let strategies: Vec<&str> = state.tables.iter().map(|table| table.strategy.name()).collect();
         let agents = count(state.agents.len() as u64, "agent");
-        format!("none of {agents} suits the strategies {}", strategies.join(", "))
+        format!("none of {agents} matches the strategies {}", strategies.join(", "))
     }
 
     /// As [`BackendManager::choose`], among streams of these healths, in this order, and of one strategy or all.
