@@ -108,7 +108,7 @@ fn view(before: &Sample, after: &Sample, rows: usize, lines: Option<usize>) -> S
     let old: HashMap<_, _> = before.status.connections.iter().map(|one| (key(one), one)).collect();
     let rate = |connection| {
         let old = old.get(&key(connection));
-        // What an older connection moved before it came into the sample is not known.
+        // The bytes that an older connection moved before it entered the sample are unknown.
         let is_new = connection.since >= before.status.now;
         let moved = |of: fn(&Connection) -> u64| {
             let unknown = if is_new { 0 } else { of(connection) };

@@ -82,7 +82,8 @@ impl Capabilities {
             traces: self.traces && peer.traces,
             half_close: self.half_close && peer.half_close,
             credits: self.credits.filter(|_| peer.credits.is_some()),
-            lanes: self.lanes.filter(|_| peer.lanes.is_some()),
+            // A server finds out by its probes whether the agent keeps a lane.
+            lanes: self.lanes.filter(|_| peer.lanes.is_some() && peer.pings),
         }
     }
 
@@ -178,6 +179,7 @@ mod tests {
         {
             assert_eq!(one.and(other).lanes, None);
         }
+        assert_eq!(server.and(Capabilities { pings: false, ..agent }).lanes, None, "no probes");
         let mut metadata = HeaderMap::new();
         metadata.insert(CAPABILITIES, agent.header().unwrap());
         assert_eq!(Capabilities::read(&metadata), agent);

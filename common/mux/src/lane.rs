@@ -21,12 +21,11 @@ pub struct LaneLoad {
     pub connections: usize,
 }
 
-/// The place of the lane that gets a new connection: the one that moves the fewest bytes; of lanes that move about the same number
-/// ([`class`]) the one with the fewest bulk, then the fewest small, then the fewest connections; of these the first one. `None`
-/// without lanes.
-pub fn choose_lane(lanes: impl IntoIterator<Item = LaneLoad>) -> Option<usize> {
-    let keys = lanes.into_iter().map(|lane| (class(lane.moved), lane.bulk, lane.small, lane.connections));
-    keys.enumerate().min_by_key(|(_, key)| *key).map(|(place, _)| place)
+/// The lane that gets a new connection: the one that moves the fewest bytes; of lanes that move about the same number ([`class`])
+/// the one with the fewest bulk, then the fewest small, then the fewest connections; of these the first one. `None` without lanes.
+pub fn choose_lane<T>(lanes: impl IntoIterator<Item = (T, LaneLoad)>) -> Option<T> {
+    let key = |load: &LaneLoad| (class(load.moved), load.bulk, load.small, load.connections);
+    lanes.into_iter().min_by_key(|(_, load)| key(load)).map(|(lane, _)| lane)
 }
 
 /// Numbers of bytes in steps of four times: smaller differences come and go with every packet.
@@ -50,17 +49,22 @@ mod tests {
         })
     }
 
+    /// The place of the chosen lane.
+    fn place(lanes: impl IntoIterator<Item = LaneLoad>) -> Option<usize> {
+        choose_lane(lanes.into_iter().enumerate())
+    }
+
     #[test]
     fn bulk_keeps_new_connections_away() {
         let bulk = LaneLoad { moved: 100 << 20, bulk: 1, small: 0, connections: 1 };
         let busy = LaneLoad { moved: 64 << 10, bulk: 0, small: 400, connections: 500 };
-        assert_eq!(choose_lane([bulk, busy]), Some(1));
-        assert_eq!(choose_lane([busy, bulk]), Some(0));
-        assert_eq!(choose_lane([bulk, bulk, LaneLoad { connections: 0, ..bulk }]), Some(2), "all are bulk");
-        assert_eq!(choose_lane([]), None);
+        assert_eq!(place([bulk, busy]), Some(1));
+        assert_eq!(place([busy, bulk]), Some(0));
+        assert_eq!(place([bulk, bulk, LaneLoad { connections: 0, ..bulk }]), Some(2), "all are bulk");
+        assert_eq!(place([]), None);
         let paused = LaneLoad { moved: 0, ..bulk };
         let small = LaneLoad { moved: 0, ..busy };
-        assert_eq!(choose_lane([paused, small]), Some(1), "it may go on");
+        assert_eq!(place([paused, small]), Some(1), "it may go on");
     }
 
     /// As a benchmark or a user does: an exchange waits while sixteen downloads are opened, which all begin later. They share the
@@ -69,10 +73,10 @@ mod tests {
     fn downloads_that_are_opened_beside_a_small_exchange_take_other_lanes() {
         for moved in [0, 64] {
             let mut lanes = [LaneLoad::default(); 4];
-            assert_eq!(choose_lane(lanes), Some(0));
+            assert_eq!(place(lanes), Some(0));
             lanes[0] = LaneLoad { moved, bulk: 0, small: 1, connections: 1 };
             for _ in 0..15 {
-                lanes[choose_lane(lanes).unwrap()].connections += 1;
+                lanes[place(lanes).unwrap()].connections += 1;
             }
             assert_eq!(lanes.map(|lane| lane.connections), [1, 5, 5, 5]);
         }
@@ -89,7 +93,7 @@ mod tests {
     fn idle_connections_are_spread() {
         let mut lanes = [LaneLoad::default(); 3];
         for _ in 0..30 {
-            let chosen = choose_lane(lanes).unwrap();
+            let chosen = place(lanes).unwrap();
             lanes[chosen].connections += 1;
         }
         assert!(lanes.iter().all(|lane| lane.connections == 10), "{lanes:?}");
@@ -98,7 +102,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_other_lane_is_better(lanes in prop::collection::vec(lane(), 1..6)) {
-            let chosen = choose_lane(lanes.iter().copied()).unwrap();
+            let chosen = place(lanes.iter().copied()).unwrap();
             let best = lanes[chosen];
             for (place, lane) in lanes.iter().enumerate() {
                 prop_assert!(class(best.moved) <= class(lane.moved));
@@ -112,14 +116,14 @@ mod tests {
         /// The traffic of one lane never changes which of the others is preferred.
         #[test]
         fn a_lane_that_is_not_chosen_does_not_matter(lanes in prop::collection::vec(lane(), 2..6), gone: prop::sample::Index) {
-            let chosen = choose_lane(lanes.iter().copied()).unwrap();
+            let chosen = place(lanes.iter().copied()).unwrap();
             let gone = gone.index(lanes.len());
             let mut left = lanes.clone();
             let removed = left.remove(gone);
             if gone != chosen {
-                prop_assert_eq!(left[choose_lane(left.iter().copied()).unwrap()], lanes[chosen]);
+                prop_assert_eq!(left[place(left.iter().copied()).unwrap()], lanes[chosen]);
             } else {
-                prop_assert!(class(removed.moved) <= class(left[choose_lane(left.iter().copied()).unwrap()].moved));
+                prop_assert!(class(removed.moved) <= class(left[place(left.iter().copied()).unwrap()].moved));
             }
         }
 

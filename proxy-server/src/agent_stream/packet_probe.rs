@@ -36,7 +36,7 @@ pub(super) struct PacketProbe {
 }
 
 impl PacketProbe {
-    /// `servers`: given for a native agent, whose first probe is due at once: before its answer, dials use older lanes.
+    /// `servers`: given for a native agent, whose first probe is due at once.
     pub(super) fn new(servers: Option<ServerCount>) -> Self {
         let now = Instant::now();
         let due = servers.is_some().then_some(now);

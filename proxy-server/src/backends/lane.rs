@@ -6,7 +6,7 @@ use mux::LaneLoad;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// The traffic of one agent stream. Cheap to clone; clones share it.
+/// The traffic of one agent stream, and whether the agent has kept it. Cheap to clone; clones share it.
 #[derive(Debug, Clone)]
 pub struct LaneTraffic(Arc<Mutex<Traffic>>);
 
@@ -19,7 +19,7 @@ struct Traffic {
     bulk: usize,
     small: usize,
     connections: usize,
-    /// The agent has answered a packet on this stream.
+    /// See [`LaneTraffic::answered`].
     answered: bool,
 }
 
@@ -35,13 +35,9 @@ impl LaneTraffic {
         Self(Arc::new(Mutex::new(traffic)))
     }
 
-    /// The agent has answered a packet on this stream, so it uses the stream.
+    /// The agent has answered a packet on this stream, so it has kept the stream.
     pub fn answered(&self) {
         self.0.lock().answered = true;
-    }
-
-    pub(super) fn has_answered(&self) -> bool {
-        self.0.lock().answered
     }
 
     /// The stream moved this many bytes of payload, and these numbers of its connections are bulk and small now.
@@ -57,10 +53,11 @@ impl LaneTraffic {
         LaneGuard(self.clone())
     }
 
-    pub(super) fn load(&self, now: Instant) -> LaneLoad {
+    /// `None` while the agent has not answered on this stream: it may be about to close it.
+    pub(super) fn load(&self, now: Instant) -> Option<LaneLoad> {
         let traffic = self.0.lock();
-        let Traffic { bulk, small, connections, .. } = *traffic;
-        LaneLoad { moved: traffic.moved(now) as u64, bulk, small, connections }
+        let Traffic { bulk, small, connections, answered, .. } = *traffic;
+        answered.then(|| LaneLoad { moved: traffic.moved(now) as u64, bulk, small, connections })
     }
 }
 
@@ -114,7 +111,8 @@ mod tests {
     fn traffic_is_forgotten_within_seconds() {
         let now = Instant::now();
         let lane = LaneTraffic::new(now);
-        let load = |seconds| lane.load(now + Duration::from_secs(seconds));
+        let load = |seconds| lane.load(now + Duration::from_secs(seconds)).expect("answered");
+        lane.answered();
         lane.moved(now, 1 << 20, (1, 0));
         lane.moved(now, 1 << 20, (1, 2));
         assert_eq!((load(0).moved, load(0).bulk, load(0).small), (2 << 20, 1, 2));

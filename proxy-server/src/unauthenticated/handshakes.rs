@@ -230,7 +230,7 @@ fn hint(error: &HandshakeError, port: Port) -> (&'static str, Option<String>) {
         let why = match port {
             Port::Agent => "this is the agent port; is it a client of a frontend?",
             Port::Frontend => {
-                "the client offers the protocol of the other --mode: compare --mode with kube-apiserver's egress configuration; \
+                "the client offers the other protocol: compare --mode or --frontend with kube-apiserver's egress configuration; \
                  if it is an agent, it must connect to --agent-port"
             }
         };
@@ -301,7 +301,7 @@ mod tests {
             ),
             (InvalidMessage::InvalidContentType.into(), Port::Agent, "does not speak TLS"),
             (rustls::PeerIncompatible::NoKxGroupsInCommon.into(), Port::Agent, ""),
-            (Error::NoApplicationProtocol, Port::Frontend, "the protocol of the other --mode"),
+            (Error::NoApplicationProtocol, Port::Frontend, "the client offers the other protocol"),
             (Error::NoApplicationProtocol, Port::Agent, "this is the agent port"),
         ] {
             let (_, hint) = hint(&HandshakeError::Tls(error.clone()), port);

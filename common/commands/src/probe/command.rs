@@ -138,8 +138,9 @@ async fn by_frontend(
             let failures = admin.status("").await.map(|status| status.failures).unwrap_or_default();
             let failure = failures.into_iter().find(|failure| failure.target == target);
             if let Some(failed) = dial.iter_mut().find(|stage| stage.name == "selection") {
-                // The server knows more than it tells the client.
-                failed.note = failure.map_or_else(|| failed.note.clone(), |failure| failure.error);
+                // The server knows more than it tells the client. Another dial of the target may have failed otherwise.
+                let why = failure.filter(|failure| failure.error.starts_with("No agent available"));
+                failed.note = why.map_or_else(|| failed.note.clone(), |failure| failure.error);
                 all.extend(dial);
                 return Ok(all);
             }

@@ -157,9 +157,8 @@ impl<L: Clone> State<L> {
     /// seeks other servers opens streams that it closes as soon as it learns which server they reach.
     fn choose_lane(&self, id: LinkId, health: Health, exclude: &[LinkId], now: Instant) -> Option<LinkId> {
         let lanes = || self.suitable_lanes(id, health, exclude);
-        let answered = || lanes().filter(|(_, link)| link.lane.has_answered());
-        let chosen = mux::choose_lane(answered().map(|(_, link)| link.lane.load(now)));
-        chosen.and_then(|place| answered().nth(place)).or_else(|| lanes().next()).map(|(lane, _)| lane)
+        let answered = lanes().filter_map(|(lane, link)| Some((lane, link.lane.load(now)?)));
+        mux::choose_lane(answered).or_else(|| lanes().next().map(|(lane, _)| lane))
     }
 
     /// Which of two suitable streams gets the dial. Of two streams of one agent it is the older one.
