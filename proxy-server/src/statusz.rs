@@ -8,16 +8,17 @@
 mod cost;
 
 use std::net::IpAddr;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use driver::{LiveConnection, SharedTraffic};
 use serve::statusz::{Facts, ago, connections, rfc3339, seconds, stall, unix};
+use status::words::duration;
 use status::{Agent, Connection, Kubernetes, List, Page, Query, Status, Totals};
 use tokio::task::yield_now;
 use tokio::time::Instant;
 
 use crate::agent_stream::{LinkFacts, LinkHandle};
-use crate::backends::{AgentDescription, BackendManager, LinkId};
+use crate::backends::{AgentDescription, BackendManager, LinkId, is_slow, median_dial_time};
 use crate::metrics::Metrics;
 
 /// Agents after which other tasks of the thread run, for instance a health probe.
@@ -77,13 +78,14 @@ impl StatusSources {
 async fn agents(backends: &BackendManager<LinkHandle>, query: &Query) -> Vec<Agent> {
     let mut page = Page::new(query);
     let (ids, now) = (backends.agent_ids(), Instant::now());
+    let median = median_dial_time(&backends.agents(), now);
     let skipped = page.skip(ids.len());
     for (at, id) in ids.iter().enumerate().skip(skipped) {
         if page.wanted() == 0 {
             break;
         }
         if let Some(description) = backends.describe(id) {
-            page.push(agent(id, description, now));
+            page.push(agent(id, description, median, now));
         }
         if at % AGENTS_AT_ONCE == 0 {
             yield_now().await;
@@ -92,8 +94,8 @@ async fn agents(backends: &BackendManager<LinkHandle>, query: &Query) -> Vec<Age
     page.finish()
 }
 
-fn agent(id: &str, description: AgentDescription<LinkHandle>, now: Instant) -> Agent {
-    let (state, reason) = state(&description, now);
+fn agent(id: &str, description: AgentDescription<LinkHandle>, median: Duration, now: Instant) -> Agent {
+    let (state, reason) = state(&description, median, now);
     let AgentDescription { identifiers, stats, handles, .. } = description;
     let announced = identifiers.default_route.then(|| "default-route=true".to_owned()).into_iter();
     let announced = announced.chain(identifiers.hosts.iter().map(|host| named(host)));
@@ -139,7 +141,8 @@ fn named(host: &str) -> String {
     }
 }
 
-fn state(agent: &AgentDescription<LinkHandle>, now: Instant) -> (&'static str, String) {
+/// `median`: the agents' expected dial time.
+fn state(agent: &AgentDescription<LinkHandle>, median: Duration, now: Instant) -> (&'static str, String) {
     if let Some(rest) = agent.stats.ejected_for(now) {
         ("ejected", format!("its dials fail, those of others do not; tried again in {} s", rest.as_secs()))
     } else if agent.draining {
@@ -148,6 +151,9 @@ fn state(agent: &AgentDescription<LinkHandle>, now: Instant) -> (&'static str, S
         ("unresponsive", "pings are unanswered".to_owned())
     } else if agent.unresponsive {
         ("unresponsive", "packets are unanswered".to_owned())
+    } else if is_slow(agent.stats.expected(now), median) {
+        let [takes, median] = [agent.stats.expected(now), median].map(|time| duration(time.as_secs_f64()));
+        ("ready", format!("slow: dials take {takes}, the median {median}"))
     } else {
         ("ready", String::new())
     }
@@ -190,12 +196,12 @@ mod tests {
     use driver::Traffic;
     use mux::ConnectId;
     use serve::logs::VerbosityLevel;
-    use serve::metrics::Registry;
+    use serve::metrics::{Exposition, Registry};
 
     use super::*;
     use crate::agent_stream::OpenConnection;
     use crate::agent_stream::testing::Command;
-    use crate::backends::{Backend, Identifiers, Registration, Strategy};
+    use crate::backends::{Backend, Identifiers, OutlierMetrics, Registration, Strategy};
 
     pub(super) const AGENTS: usize = 16_000;
     pub(super) const CONNECTIONS: usize = 50_000;
@@ -224,7 +230,7 @@ mod tests {
     pub(super) struct World {
         pub(super) sources: StatusSources,
         told: Arc<AtomicUsize>,
-        _agents: Vec<Registration<LinkHandle>>,
+        agents: Vec<Registration<LinkHandle>>,
     }
 
     impl World {
@@ -277,7 +283,7 @@ mod tests {
             let agents = (0..agents).map(agent).collect();
             let facts = Facts::new("proxy-server", "1", "server", &[], VerbosityLevel::new(4));
             let sources = StatusSources { facts, backends, metrics, lease: None, has_api: false };
-            World { sources, told, _agents: agents }
+            World { sources, told, agents }
         }
 
         /// A document, and the number of connections that agents told for it.
@@ -336,5 +342,27 @@ mod tests {
             ["default-route=true", "host=node-0", "ipv4=10.0.0.1", "ipv6=::1", "cidr=10.0.0.0/8"]
         );
         assert_eq!((status.agents[0].bytes_to_agent, status.agents[0].bytes_from_agent), (7, 9));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn ready_agent_that_the_metric_calls_slow_has_a_reason() {
+        let world = World::new(3);
+        let mut registry = Registry::default();
+        let (metrics, now) = (OutlierMetrics::register(&mut registry), Instant::now());
+        let (exposition, ms) = (Exposition::new(registry), Duration::from_millis);
+        world.agents.iter().for_each(|agent| agent.stats.sample(now, ms(7)));
+        for (took, reason) in [
+            (27, ""),
+            (29, "slow: dials take 29 ms, the median 7.0 ms"),
+            (991, "slow: dials take 991 ms, the median 7.0 ms"),
+        ] {
+            world.agents[1].stats.sample(now, ms(took));
+            metrics.set(&world.sources.backends.agents(), now);
+            let is_named = exposition.scrape().contains("{agent_id=\"agent-00001\",reason=\"slow\"} 1");
+            let (status, _) = world.document("list=agents").await;
+            let states = status.agents.iter().map(|agent| (agent.state.as_str(), agent.reason.as_str()));
+            assert!(states.eq([("ready", ""), ("ready", reason), ("ready", "")]), "{:?}", status.agents);
+            assert_eq!(is_named, !reason.is_empty());
+        }
     }
 }

@@ -22,6 +22,8 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::WireError;
+use super::pinger::PeerLost;
 use super::settings::{needs_wide_window, stream_window};
 use net::kernel::{Acknowledgment, TcpPeer};
 
@@ -129,6 +131,8 @@ pub struct KeepaliveHandle {
     /// A ping has been unanswered for [`UNRESPONSIVE_AFTER`].
     pub(super) unresponsive: watch::Sender<bool>,
     pub(super) kernel: OnceLock<Arc<dyn PeerKernel>>,
+    /// Why the keepalive has ended the connection.
+    pub(super) lost: OnceLock<PeerLost>,
 }
 
 #[derive(Debug)]
@@ -174,7 +178,16 @@ impl KeepaliveHandle {
             }),
             unresponsive: watch::Sender::new(false),
             kernel: OnceLock::new(),
+            lost: OnceLock::new(),
         })
+    }
+
+    /// A stream's error with its cause: if the keepalive has ended the connection, h2 only tells of a broken pipe.
+    pub(super) fn explain(&self, error: WireError) -> WireError {
+        match self.lost.get() {
+            Some(lost) => WireError::new(error.code, lost.to_string()),
+            None => error,
+        }
     }
 
     /// Takes effect at once, including the idle time so far.

@@ -20,7 +20,7 @@ use super::keepalive::{
     Keepalive, KeepaliveHandle, Requests, UNRESPONSIVE_AFTER, UNRESPONSIVE_AFTER_WITH_EVIDENCE,
 };
 use super::settings::stream_window;
-use net::kernel::HostSilence;
+use net::kernel::{HOST_TIMEOUT, HostSilence};
 
 /// The interval of samples of the peer's kernel while a ping is unanswered, or after a sample that showed a silent kernel.
 const KERNEL_SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
@@ -100,14 +100,17 @@ impl Drop for Drain {
 }
 
 /// Why the peer counts as lost, which ends the connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum PeerLost {
-    /// No answer within [`Keepalive::timeout`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PeerLost {
+    /// No answer within [`Keepalive::timeout`]: the peer's program is stopped.
+    #[error("keepalive: no answer to a ping in time")]
     Program,
     /// No answer within [`Keepalive::half_open_timeout`], but on another connection; or the peer said there that it has lost this
     /// one.
+    #[error("keepalive: the connection is half-open, its peer answers on another one")]
     HalfOpen,
-    /// The peer's host acknowledges nothing.
+    /// The peer's kernel acknowledged nothing in time: its host, or the path to it, is lost.
+    #[error("keepalive: the peer's host acknowledged nothing for {}s", HOST_TIMEOUT.as_secs())]
     Host,
 }
 
@@ -141,8 +144,12 @@ impl Pinger {
         }
     }
 
-    /// Called once per turn of the driver. `moved`: bytes so far.
+    /// Called once per turn of the driver, which ends the connection with the result. `moved`: bytes so far.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, moved: BytesMoved) -> Poll<PeerLost> {
+        self.turn(cx, moved).map(|lost| *self.keepalive.lost.get_or_init(|| lost))
+    }
+
+    fn turn(&mut self, cx: &mut Context<'_>, moved: BytesMoved) -> Poll<PeerLost> {
         let Some(pings) = &mut self.pings else { return Poll::Pending };
         let now = Instant::now();
         if self.read != moved.read {

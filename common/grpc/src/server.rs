@@ -23,7 +23,6 @@ use super::lingering::LingeringStreams;
 use super::pinger::{PeerLost, Pinger};
 use super::request::Request;
 use super::settings::{ADMISSION_TIMEOUT, ServerSettings};
-use net::kernel::HOST_TIMEOUT;
 
 /// Why a connection did not end in order.
 #[derive(Debug, thiserror::Error)]
@@ -37,15 +36,9 @@ pub enum ConnectionError {
     /// A flush of the transport failed.
     #[error("transport: {0}")]
     Io(#[from] io::Error),
-    /// The peer did not answer a ping in time: its program is stopped.
-    #[error("keepalive: no answer to a ping in time")]
-    KeepaliveTimeout,
-    /// The peer answers pings on another connection, but not on this one.
-    #[error("keepalive: the connection is half-open, its peer answers on another one")]
-    HalfOpen,
-    /// The peer's kernel acknowledged nothing in time: its host, or the path to it, is lost.
-    #[error("keepalive: the peer's host acknowledged nothing for {}s", HOST_TIMEOUT.as_secs())]
-    HostTimeout,
+    /// The keepalive ended the connection.
+    #[error(transparent)]
+    Keepalive(#[from] PeerLost),
     /// No stream was accepted in time.
     #[error("no stream was accepted in time")]
     NotAdmitted,
@@ -67,16 +60,6 @@ impl ConnectionError {
         };
         use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
         matches!(kind, Some(BrokenPipe | ConnectionReset | UnexpectedEof))
-    }
-}
-
-impl From<PeerLost> for ConnectionError {
-    fn from(lost: PeerLost) -> Self {
-        match lost {
-            PeerLost::Program => ConnectionError::KeepaliveTimeout,
-            PeerLost::HalfOpen => ConnectionError::HalfOpen,
-            PeerLost::Host => ConnectionError::HostTimeout,
-        }
     }
 }
 

@@ -143,10 +143,10 @@ impl WireStream {
     }
 
     fn error(&self, error: &h2::Error) -> WireError {
-        match self.side {
+        self.keepalive.explain(match self.side {
             Side::Server(..) => WireError::at_server(error),
             Side::Client { .. } => WireError::at_client(error),
-        }
+        })
     }
 
     /// The reason why h2 accepts no more data; `None` if the peer has finished in order, which [`Wire::poll_packet`] reports.
@@ -181,7 +181,7 @@ impl WireStream {
                     let text = "the server closed the stream without trailers";
                     return Poll::Ready(Err(WireError::new(Code::Internal, text)));
                 }
-                Err(error) => return Poll::Ready(Err(WireError::at_client(&error))),
+                Err(error) => return Poll::Ready(Err(self.error(&error))),
             }
         }
         Poll::Ready(match self.deframer.at_boundary() {

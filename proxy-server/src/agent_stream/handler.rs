@@ -245,6 +245,15 @@ impl LinkHandler<Server> for ServerLinkHandler {
         }
         // The agent is no backend while its last bytes are flushed: it may already be connected to another server.
         if let Some(Living { began, peer, metrics, .. }) = self.living.take() {
+            if established > 0
+                && let LinkEnd::Failed(error) = end
+                && let Some(suppressed) = self.logs.due_for("lost", &self.facts.agent_id)
+            {
+                tracing::warn!(
+                    agentID = %Peer(&self.facts.agent_id), count = established, %peer, err = %error, suppressed,
+                    "agent stream lost, its connections are closed"
+                );
+            }
             metrics.backend_duration.observe(began.elapsed());
             log_end(end, &self.facts.agent_id, &peer, began.elapsed());
         }
@@ -270,5 +279,58 @@ fn log_end(end: &LinkEnd, agent_id: &str, peer: &AgentPeer, duration: Duration) 
         LinkEnd::Failed(error) => {
             tracing::error!(err = %error, agentID = %agent_id, %peer, %duration, "Receive stream from agent read failure");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use grpc::WireError;
+    use serve::metrics::Registry;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::backends::{Backend, BackendManager, Identifiers, Strategy};
+    use crate::captured_log::CapturedLog;
+
+    #[tokio::test(start_paused = true)]
+    async fn lost_agent_with_connections_is_a_warning_once_a_minute() {
+        let log = CapturedLog::new();
+        let metrics = crate::metrics::register(&mut Registry::default());
+        let backends = BackendManager::new(&[Strategy::Default], metrics.routes.clone());
+        let logs = LogLimit::default();
+        let lose = |end: &LinkEnd, connections| {
+            let (handle, commands) =
+                LinkHandle::new(LinkFacts { agent_id: "a".into(), ..LinkFacts::default() });
+            let backend = Backend {
+                agent_id: "a".into(),
+                identifiers: Identifiers::default(),
+                process: None,
+                owner: None,
+                handle: handle.clone(),
+            };
+            let living = Living {
+                registration: backends.register(backend).unwrap(),
+                _reviewed: CancellationToken::new().drop_guard(),
+                began: Instant::now(),
+                peer: Arc::new(AgentPeer::new("10.0.0.1:4000".parse().unwrap(), None)),
+                metrics: metrics.clone(),
+            };
+            ServerLinkHandler::new((&handle, commands), None, living, logs.clone()).lost(end, connections);
+        };
+        let failed = LinkEnd::Failed(WireError::new(Code::Canceled, "half-open"));
+        for (end, connections) in [(&LinkEnd::Finished, 3), (&LinkEnd::Stopped, 3), (&failed, 0)] {
+            lose(end, connections);
+        }
+        assert!(!log.text().contains("agent stream lost"), "{}", log.text());
+        (0..3).for_each(|_| lose(&failed, 3));
+        tokio::time::advance(Duration::from_secs(60)).await;
+        lose(&failed, 1);
+        let text = log.text();
+        let warnings: Vec<_> = text.lines().filter(|line| line.contains("agent stream lost")).collect();
+        assert_eq!(warnings.len(), 2, "{text}");
+        for part in ["agentID=\"a\"", "count=3", "peer=\"10.0.0.1:4000\"", "err=\"Canceled: half-open\""] {
+            assert!(warnings[0].starts_with('W') && warnings[0].contains(part), "{part}: {text}");
+        }
+        assert!(warnings[1].contains("suppressed=2"), "{text}");
     }
 }

@@ -55,6 +55,7 @@ pub use self::identifiers::Identifiers;
 pub use self::lane::{LaneGuard, LaneTraffic};
 pub(crate) use self::manager::AgentDescription;
 pub use self::manager::{AgentView, BackendManager, OutlierMetrics, Registration, keep_sweeping};
+pub(crate) use self::outlier::{is_slow, median_dial_time};
 pub use self::stats::{AgentStats, PendingDial};
 use crate::auth::Party;
 use crate::limits::{MAX_AGENTS, MAX_STREAMS_PER_AGENT};

@@ -1,4 +1,4 @@
-//! When an agent whose own failures stand out gets no dials, and for how long, as data.
+//! Which agent is slow; when an agent whose own failures stand out gets no dials, and for how long; as data.
 //!
 //! ```text
 //!          blamed too often                 time is up
@@ -14,6 +14,12 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+use super::AgentView;
+
+/// An agent is slow if its expected dial time is above this, and above [`SLOW_FACTOR`] times the median.
+const MIN_SLOW_DIAL_TIME: Duration = Duration::from_millis(25);
+const SLOW_FACTOR: u32 = 4;
 
 /// Dials are counted in two periods of this length: the current and the one before.
 const PERIOD: Duration = Duration::from_secs(15);
@@ -170,6 +176,20 @@ impl Outlier {
             (self.counts, self.period_since) = ([Counts::default(), before], now);
         }
     }
+}
+
+/// The median of the agents' expected dial times.
+pub(crate) fn median_dial_time(agents: &[AgentView], now: Instant) -> Duration {
+    let mut expected: Vec<Duration> = agents.iter().map(|agent| agent.stats.expected(now)).collect();
+    match expected.len() {
+        0 => Duration::ZERO,
+        len => *expected.select_nth_unstable(len / 2).1,
+    }
+}
+
+/// Whether an agent is slow.
+pub(crate) fn is_slow(expected: Duration, median: Duration) -> bool {
+    expected > MIN_SLOW_DIAL_TIME.max(median * SLOW_FACTOR)
 }
 
 #[cfg(test)]

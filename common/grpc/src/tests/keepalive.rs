@@ -13,10 +13,11 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::{Pair, data, dial, failure, next, packet, pair, pair_with, ready, serve, soon};
+use crate::pinger::PeerLost;
 use crate::raw::{ACK, PING, SETTINGS, frame, hello};
 use crate::{
-    Code, Connected, ConnectionError, Keepalive, KeepaliveFlags, KeepaliveHandle, PeerKernel, ServerSettings,
-    UNRESPONSIVE_AFTER, Wire, WireStream,
+    Connected, ConnectionError, Keepalive, KeepaliveFlags, KeepaliveHandle, PeerKernel, ServerSettings,
+    UNRESPONSIVE_AFTER, Wire, WireStream, connect,
 };
 use net::kernel::Acknowledgment;
 
@@ -36,9 +37,10 @@ async fn the_server_finds_a_dead_client() {
     let before = Instant::now();
     pair.frozen.store(true, Ordering::Relaxed);
     let end = soon(pair.served.serving).await.unwrap();
-    assert!(matches!(end, Err(ConnectionError::KeepaliveTimeout)), "{end:?}");
+    assert!(matches!(end, Err(ConnectionError::Keepalive(PeerLost::Program))), "{end:?}");
     assert_eq!(before.elapsed().as_secs(), 15);
-    assert_eq!(failure(&mut pair.server).await.code, Code::Canceled);
+    let error = failure(&mut pair.server).await.to_string();
+    assert_eq!(error, "Canceled: keepalive: no answer to a ping in time", "not h2's text");
 }
 
 #[tokio::test(start_paused = true)]
@@ -50,9 +52,10 @@ async fn the_client_finds_a_dead_server_by_the_period_of_the_day() {
     pair.frozen.store(true, Ordering::Relaxed);
     let before = Instant::now();
     let end = soon(pair.client.connection.closed()).await;
-    assert!(matches!(end, Err(ConnectionError::KeepaliveTimeout)), "{end:?}");
+    assert!(matches!(end, Err(ConnectionError::Keepalive(PeerLost::Program))), "{end:?}");
     assert_eq!(before.elapsed().as_secs(), 5);
-    assert_eq!(failure(&mut pair.client.stream).await.code, Code::Unavailable);
+    let error = failure(&mut pair.client.stream).await.to_string();
+    assert_eq!(error, "Unavailable: keepalive: no answer to a ping in time", "not h2's text");
 }
 
 #[tokio::test(start_paused = true)]
@@ -86,7 +89,15 @@ async fn a_connection_without_a_stream_is_pinged() {
     // A preface and SETTINGS, nothing more.
     client_io.write_all(&hello(&[])).await.unwrap();
     let end = timeout(Duration::from_secs(3000), served.serving).await.unwrap().unwrap();
-    assert!(matches!(end, Err(ConnectionError::KeepaliveTimeout)), "{end:?}");
+    assert!(matches!(end, Err(ConnectionError::Keepalive(PeerLost::Program))), "{end:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn stream_to_a_server_that_never_answers_tells_the_cause() {
+    let (client_io, _server_io) = duplex(1 << 20);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let error = connect(client_io, TEN_AND_FIVE, ("server", "/"), HeaderMap::new(), None, deadline).await;
+    assert_eq!(error.unwrap_err().to_string(), "Unavailable: keepalive: no answer to a ping in time");
 }
 
 /// grpc-go's clients ping every 10 s if so configured, even without a stream; kube-apiserver's HTTP/2 health checks every 30 s.
@@ -185,10 +196,10 @@ async fn peer_whose_kernel_does_not_acknowledge_a_ping_is_unresponsive_sooner() 
 #[tokio::test(start_paused = true)]
 async fn a_stopped_program_is_given_five_minutes_and_a_silent_host_thirty_seconds() {
     let (after, end) = silent_with_kernel(false).await;
-    assert!(matches!(end, Err(ConnectionError::KeepaliveTimeout)), "{end:?}");
+    assert!(matches!(end, Err(ConnectionError::Keepalive(PeerLost::Program))), "{end:?}");
     assert_eq!(after, 310);
     let (after, end) = silent_with_kernel(true).await;
-    assert!(matches!(end, Err(ConnectionError::HostTimeout)), "{end:?}");
+    assert!(matches!(end, Err(ConnectionError::Keepalive(PeerLost::Host))), "{end:?}");
     assert_eq!(after, 34, "the first look is after 4 s");
 }
 
@@ -678,7 +689,7 @@ async fn a_silent_connection_ends_early_once_its_peer_answers_on_another() {
     sleep(Duration::from_secs(10)).await;
     keepalive.supersede();
     let end = soon(pair.client.connection.closed()).await;
-    assert!(matches!(end, Err(ConnectionError::HalfOpen)), "{end:?}");
+    assert!(matches!(end, Err(ConnectionError::Keepalive(PeerLost::HalfOpen))), "{end:?}");
     assert_eq!(before.elapsed().as_secs(), 20, "the second call starts nothing anew");
 }
 
@@ -689,8 +700,10 @@ async fn a_connection_that_its_peer_has_lost_ends_at_once() {
     let before = Instant::now();
     pair.client.connection.keepalive.lost_by_peer();
     let end = soon(pair.client.connection.closed()).await;
-    assert!(matches!(end, Err(ConnectionError::HalfOpen)), "{end:?}");
+    assert!(matches!(end, Err(ConnectionError::Keepalive(PeerLost::HalfOpen))), "{end:?}");
     assert_eq!(before.elapsed(), Duration::ZERO);
+    let error = failure(&mut pair.client.stream).await.message;
+    assert_eq!(error, "keepalive: the connection is half-open, its peer answers on another one");
 }
 
 #[tokio::test(start_paused = true)]
@@ -705,7 +718,7 @@ async fn a_superseded_connection_that_answers_is_like_any_other() {
     pair.frozen.store(true, Ordering::Relaxed);
     let before = Instant::now();
     let end = soon(pair.client.connection.closed()).await;
-    assert!(matches!(end, Err(ConnectionError::KeepaliveTimeout)), "{end:?}");
+    assert!(matches!(end, Err(ConnectionError::Keepalive(PeerLost::Program))), "{end:?}");
     assert!(before.elapsed() > Duration::from_secs(299), "{:?}", before.elapsed());
 }
 

@@ -12,16 +12,12 @@ use serve::metrics::{Counter, Family, Gauge};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::{Agent, BackendManager, Link, Shared, State};
-use crate::backends::outlier::Change;
+use crate::backends::outlier::{Change, is_slow, median_dial_time};
 use crate::backends::table::Health;
 use crate::backends::{AgentStats, LinkId};
 
 /// The pause between two looks at all agents.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
-
-/// An agent is slow if its expected dial time is above this, and above [`SLOW_FACTOR`] times the median.
-const MIN_SLOW_DIAL_TIME: Duration = Duration::from_millis(25);
-const SLOW_FACTOR: u32 = 4;
 
 /// Agents shown for each reason: agent ids are chosen by agents, and each is a time series.
 const MAX_SHOWN: usize = 10;
@@ -70,19 +66,13 @@ impl OutlierMetrics {
     pub(crate) fn set(&self, agents: &[AgentView], now: Instant) {
         let ejected = |agent: &&AgentView| agent.stats.ejected_for(now).is_some();
         self.ejected.set(i64::try_from(agents.iter().filter(ejected).count()).unwrap_or(i64::MAX));
-        let mut expected: Vec<Duration> = agents.iter().map(|agent| agent.stats.expected(now)).collect();
-        let slowest = expected.iter().max().copied().unwrap_or_default();
-        let middle = expected.len() / 2;
-        let median = match expected.len() {
-            0 => Duration::ZERO,
-            _ => *expected.select_nth_unstable(middle).1,
-        };
+        let slowest = agents.iter().map(|agent| agent.stats.expected(now)).max().unwrap_or_default();
+        let median = median_dial_time(agents, now);
         self.expected.get_or_create(&Rank::Median).set(median.as_secs_f64());
         self.expected.get_or_create(&Rank::Slowest).set(slowest.as_secs_f64());
-        let slow = MIN_SLOW_DIAL_TIME.max(median * SLOW_FACTOR);
         self.outliers.clear();
         self.show(OutlierReason::Failing, agents, |agent| agent.stats.ejected_for(now).is_some());
-        self.show(OutlierReason::Slow, agents, |agent| agent.stats.expected(now) > slow);
+        self.show(OutlierReason::Slow, agents, |agent| is_slow(agent.stats.expected(now), median));
         self.show(OutlierReason::Unresponsive, agents, |agent| agent.unresponsive);
     }
 
