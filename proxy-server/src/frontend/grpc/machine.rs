@@ -102,6 +102,11 @@ impl Machine {
         self.state == State::Over
     }
 
+    /// Whether the dial of the stream has succeeded.
+    pub fn has_connection(&self) -> bool {
+        !matches!(self.state, State::Idle | State::Dialing(_))
+    }
+
     /// The client's id of its dial or of the open connection, for the log.
     pub fn dial_id(&self) -> Option<DialId> {
         match self.state {

@@ -16,9 +16,9 @@ use crate::metrics::Metrics;
 /// How many packets one call handles, because many connections share a task.
 pub(super) const PACKETS_PER_TURN: usize = 64;
 
-/// The longest message until the stream is attached to its link, in bytes. What has arrived of it does not count under the memory
-/// limit before that. The longest valid DIAL_REQ has about 1.1 KiB.
-const FIRST_MESSAGES: usize = 64 << 10;
+/// The longest message in several frames until the stream is attached to its link, in bytes: what has arrived of it does not count
+/// under the memory limit before that. The longest valid DIAL_REQ has about 1.1 KiB.
+const FIRST_MESSAGES: usize = 4 << 10;
 
 /// See the module.
 #[derive(Debug)]
@@ -64,7 +64,15 @@ impl<W: Wire> Stream<W> {
             return Poll::Ready(Order::Finish);
         }
         for _ in 0..PACKETS_PER_TURN {
-            ready!(self.poll_answers_taken(cx));
+            if self.poll_answers_taken(cx).is_pending() {
+                if self.machine.has_connection() {
+                    return Poll::Pending;
+                }
+                // What such a client sends would not count under the memory limit.
+                let text = "the client takes no answers before its connection";
+                self.fail(&WireError::new(Code::ResourceExhausted, text));
+                return Poll::Ready(self.machine.handle_reset());
+            }
             let incoming = match ready!(self.poll_incoming(cx)) {
                 Ok(Some(incoming)) => incoming,
                 Ok(None) => return Poll::Ready(self.machine.handle_end()),
@@ -137,12 +145,16 @@ impl<W: Wire> Stream<W> {
                     }
                     _ => tracing::error!(err = %error, "Stream read from frontend failure"),
                 }
-                self.metrics.stream_error(Segment::FromClient, error.code, None);
-                self.wire.fail(&error);
-                (self.ended, self.lost) = (true, true);
+                self.fail(&error);
                 Err(())
             }
         })
+    }
+
+    fn fail(&mut self, error: &WireError) {
+        self.metrics.stream_error(Segment::FromClient, error.code, None);
+        self.wire.fail(error);
+        (self.ended, self.lost) = (true, true);
     }
 
     /// The number of payload bytes that may be sent now.
