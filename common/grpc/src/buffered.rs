@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use parking_lot::Mutex;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
 use super::backlog::Backlog;
 use super::pinger::BytesMoved;
@@ -30,6 +30,10 @@ pub(super) const MAX_GATHERED_OVER_SOCKET: usize = 64 << 10;
 
 /// A turn that writes at most this many bytes is quiet: its buffer has only this size, and is freed after the flush.
 const SMALL_TURN: usize = 1 << 10;
+
+/// The most bytes of one read. h2 decodes them before it reads again, and the turn is checked only then: 8 KiB of compressed headers
+/// take half a millisecond.
+pub(super) const MAX_READ: u64 = 8 << 10;
 
 /// The transport that h2 owns. The lock is never contended, because h2 and the driver run in one task.
 #[derive(Debug)]
@@ -222,7 +226,7 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Buffered<IO> {
         let mut inner = self.0.lock();
         ready!(inner.turn.poll_read(cx));
         let before = buf.filled().len();
-        ready!(Pin::new(&mut inner.io).poll_read(cx, buf))?;
+        ready!(Pin::new(&mut (&mut inner.io).take(MAX_READ)).poll_read(cx, buf))?;
         inner.moved.read += (buf.filled().len() - before) as u64;
         Poll::Ready(Ok(()))
     }

@@ -4,7 +4,8 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use tokio::runtime::{Handle, RuntimeFlavor};
@@ -49,9 +50,23 @@ enum Busy {
     /// Its last turn has not.
     Waits,
     /// It may read in the next turn.
-    Next(OwnedSemaphorePermit),
+    Next(OwnedSemaphorePermit, Arc<TurnWaker>),
     /// It may read in this turn.
-    Now(#[expect(dead_code, reason = "held")] OwnedSemaphorePermit),
+    Now(#[expect(dead_code, reason = "held")] OwnedSemaphorePermit, Arc<TurnWaker>),
+}
+
+/// Wakes a connection for its turn. h2 may wake it before, to send the answers to frames.
+#[derive(Debug)]
+struct TurnWaker {
+    task: Waker,
+    has_woken: AtomicBool,
+}
+
+impl Wake for TurnWaker {
+    fn wake(self: Arc<Self>) {
+        self.has_woken.store(true, Ordering::Relaxed);
+        self.task.wake_by_ref();
+    }
 }
 
 impl Turn {
@@ -63,7 +78,10 @@ impl Turn {
 
     /// Ready if the connection may read in this turn. If it has used the turn, the task is woken for another one.
     pub(super) fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if let Busy::No | Busy::Now(_) = self.busy {
+        if self.is_early() {
+            return Poll::Pending;
+        }
+        if let Busy::No | Busy::Now(..) = self.busy {
             let now = Instant::now();
             if now.saturating_duration_since(*self.since.get_or_insert(now)) < READ_FOR {
                 return Poll::Ready(());
@@ -81,15 +99,23 @@ impl Turn {
     /// Ends the turn.
     pub(super) fn end(&mut self, cx: &mut Context<'_>) {
         self.since = None;
+        if self.is_early() {
+            return;
+        }
         if let Busy::Waits = self.busy {
             // h2 does not read while it cannot write. Such a connection must not keep the others' turn.
             self.poll_next_turn(cx);
         }
         self.busy = match std::mem::take(&mut self.busy) {
-            Busy::Next(permit) => Busy::Now(permit),
+            Busy::Next(permit, waker) => Busy::Now(permit, waker),
             Busy::Waits => Busy::Waits,
-            Busy::Now(_) | Busy::No => Busy::No,
+            Busy::Now(..) | Busy::No => Busy::No,
         };
+    }
+
+    /// Whether the task was woken before its turn.
+    fn is_early(&self) -> bool {
+        matches!(&self.busy, Busy::Now(_, waker) if !waker.has_woken.load(Ordering::Relaxed))
     }
 
     /// Wakes the task for its next turn, after the other tasks that are ready. On one thread the sockets are polled first, too; on
@@ -97,13 +123,15 @@ impl Turn {
     fn poll_next_turn(&mut self, cx: &mut Context<'_>) {
         if let (Busy::Waits, Some(turns)) = (&self.busy, &mut self.turns) {
             let Poll::Ready(permit) = turns.poll_acquire(cx) else { return };
-            self.busy = permit.map_or(Busy::No, Busy::Next);
+            let waker = Arc::new(TurnWaker { task: cx.waker().clone(), has_woken: AtomicBool::new(false) });
+            self.busy = permit.map_or(Busy::No, |permit| Busy::Next(permit, Arc::clone(&waker)));
+            let waker = Waker::from(waker);
             let on_one_thread = Handle::try_current()
                 .is_ok_and(|handle| handle.runtime_flavor() == RuntimeFlavor::CurrentThread);
             if on_one_thread {
-                let _ = pin!(yield_now()).poll(cx);
+                let _ = pin!(yield_now()).poll(&mut Context::from_waker(&waker));
             } else {
-                cx.waker().wake_by_ref();
+                waker.wake();
             }
         }
     }

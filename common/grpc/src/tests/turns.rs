@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
+use bytes::Bytes;
 use net::tls::ReadAhead;
 use tokio::io::{AsyncRead, ReadBuf, join, sink};
 use tokio::net::UnixStream;
@@ -18,6 +19,7 @@ use tokio::time::advance;
 use super::floods::{REQUEST, with};
 use super::{Wakes, serve};
 use crate::ServerSettings;
+use crate::buffered::MAX_READ;
 use crate::raw::{DATA, END_HEADERS, HEADERS, frame};
 use crate::turns::{BusyTurns, READ_FOR, Turn};
 
@@ -73,11 +75,13 @@ async fn busy_connections_have_one_turn_at_a_time() {
         assert_eq!(second.woken(), waits + 1, "the next one is woken");
         assert!(second.read().is_pending(), "after the others");
         second.end();
+        yield_now().await;
         std::mem::swap(&mut first, &mut second);
     }
     drop(first);
     assert!(second.read().is_pending());
     second.end();
+    yield_now().await;
     assert!(second.read().is_ready(), "a connection that ends passes its turn on");
 }
 
@@ -92,6 +96,18 @@ async fn busy_connection_alone_has_one_turn_after_the_other() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn busy_connection_that_is_woken_early_reads_only_after_the_sockets_are_polled() {
+    let mut busy = Busy::new(&BusyTurns::default());
+    busy.uses_its_turn().await;
+    for _ in 0..3 {
+        assert!(busy.read().is_pending());
+        busy.end();
+    }
+    yield_now().await;
+    assert!(busy.read().is_ready());
+}
+
+#[tokio::test(start_paused = true)]
 async fn busy_connection_that_cannot_read_passes_its_turn_on() {
     let turns = BusyTurns::default();
     let mut waiting = [(); 3].map(|()| Busy::new(&turns));
@@ -102,9 +118,11 @@ async fn busy_connection_that_cannot_read_passes_its_turn_on() {
     // h2 does not read in these turns.
     first.end();
     second.end();
+    yield_now().await;
     second.end();
     assert!(third.read().is_pending());
     third.end();
+    yield_now().await;
     assert!(third.read().is_ready());
 }
 
@@ -170,6 +188,49 @@ impl AsyncRead for Flood {
 
 /// The bytes of one read of a [`Flood`].
 const READ: usize = 2 << 10;
+
+/// A field of 46 bytes in HPACK's static table.
+const ACCEPT_CHARSET: u8 = 0x80 | 15;
+
+/// A transport whose bytes take a whole turn to decode, however few are read.
+struct Dense {
+    rest: Bytes,
+    left: Arc<AtomicUsize>,
+}
+
+impl AsyncRead for Dense {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let _yields = pin!(advance(READ_FOR)).poll(&mut Context::from_waker(Waker::noop()));
+        let count = self.rest.len().min(buf.remaining());
+        buf.put_slice(&self.rest.split_to(count));
+        self.left.store(self.rest.len(), Ordering::Relaxed);
+        if count == 0 { Poll::Pending } else { Poll::Ready(Ok(())) }
+    }
+}
+
+/// The first frame widens h2's buffer. The header lists are larger than the limit, but not so large that h2 ends the connection.
+#[tokio::test(start_paused = true)]
+async fn dense_headers_delay_a_ready_task_by_one_bounded_read() {
+    let large = frame(0xee, 0, 0, &[0; 120 << 10]);
+    let block = [REQUEST, &[ACCEPT_CHARSET; 5_500]].concat();
+    let dense = (0..18).map(|number| frame(HEADERS, END_HEADERS, 2 * number + 1, &block));
+    let bytes = Bytes::from(with(&[], std::iter::once(large).chain(dense)));
+    let left = Arc::new(AtomicUsize::new(bytes.len()));
+    let transport = Dense { rest: bytes, left: Arc::clone(&left) };
+    let served = serve(join(transport, sink()), ServerSettings::for_agents());
+    let mut before = left.load(Ordering::Relaxed);
+    while before > 0 {
+        yield_now().await;
+        assert!(!served.serving.is_finished(), "it is read to its end");
+        let now = left.load(Ordering::Relaxed);
+        assert!(before - now <= MAX_READ as usize, "{} bytes in one turn", before - now);
+        before = now;
+    }
+}
 
 #[test]
 fn floods_of_small_frames_delay_a_ready_task_by_one_turn() {
