@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use http::HeaderMap;
 
 /// The limit of one connection, in bytes: twice the bytes of an agent with the longest headers.
-const MAX_CONNECTION_BYTES: usize = 256 << 10;
+pub(super) const MAX_CONNECTION_BYTES: usize = 256 << 10;
 /// The limit of all connections of a listener, in bytes. Beyond it the server ends connections charged more than
 /// [`TYPICAL_BYTES`].
 const MAX_LISTENER_BYTES: usize = 64 << 20;

@@ -16,6 +16,7 @@ use std::task::{Context, Poll, ready};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
+use super::admission::MAX_CONNECTION_BYTES;
 use super::backlog::Backlog;
 use super::pinger::BytesMoved;
 use super::turns::{BusyTurns, Turn};
@@ -31,9 +32,10 @@ pub(super) const MAX_GATHERED_OVER_SOCKET: usize = 64 << 10;
 /// A turn that writes at most this many bytes is quiet: its buffer has only this size, and is freed after the flush.
 const SMALL_TURN: usize = 1 << 10;
 
-/// The most bytes of one read. h2 decodes them before it reads again, and the turn is checked only then: 8 KiB of compressed headers
-/// take half a millisecond.
-pub(super) const MAX_READ: u64 = 8 << 10;
+/// The most bytes of one read, of the first [`MAX_CONNECTION_BYTES`] of a connection. h2 decodes them before it reads again, and the turn is checked only
+/// then: 8 KiB of compressed headers take half a millisecond. A peer that is not admitted can send no more than these first bytes;
+/// for others the limit would cost a twentieth of the throughput.
+pub(super) const MAX_FIRST_READ: u64 = 8 << 10;
 
 /// The transport that h2 owns. The lock is never contended, because h2 and the driver run in one task.
 #[derive(Debug)]
@@ -226,7 +228,8 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Buffered<IO> {
         let mut inner = self.0.lock();
         ready!(inner.turn.poll_read(cx));
         let before = buf.filled().len();
-        ready!(Pin::new(&mut (&mut inner.io).take(MAX_READ)).poll_read(cx, buf))?;
+        let most = if inner.moved.read < MAX_CONNECTION_BYTES as u64 { MAX_FIRST_READ } else { u64::MAX };
+        ready!(Pin::new(&mut (&mut inner.io).take(most)).poll_read(cx, buf))?;
         inner.moved.read += (buf.filled().len() - before) as u64;
         Poll::Ready(Ok(()))
     }

@@ -19,7 +19,7 @@ use tokio::time::advance;
 use super::floods::{REQUEST, with};
 use super::{Wakes, serve};
 use crate::ServerSettings;
-use crate::buffered::MAX_READ;
+use crate::buffered::MAX_FIRST_READ;
 use crate::raw::{DATA, END_HEADERS, HEADERS, frame};
 use crate::turns::{BusyTurns, READ_FOR, Turn};
 
@@ -227,7 +227,7 @@ async fn dense_headers_delay_a_ready_task_by_one_bounded_read() {
         yield_now().await;
         assert!(!served.serving.is_finished(), "it is read to its end");
         let now = left.load(Ordering::Relaxed);
-        assert!(before - now <= MAX_READ as usize, "{} bytes in one turn", before - now);
+        assert!(before - now <= MAX_FIRST_READ as usize, "{} bytes in one turn", before - now);
         before = now;
     }
 }
