@@ -153,7 +153,7 @@ fn state(agent: &AgentDescription<LinkHandle>, median: Duration, now: Instant) -
         ("unresponsive", "packets are unanswered".to_owned())
     } else if is_slow(agent.stats.expected(now), median) {
         let [takes, median] = [agent.stats.expected(now), median].map(|time| duration(time.as_secs_f64()));
-        ("ready", format!("slow: dials take {takes}, the median {median}"))
+        ("ready", format!("dials take {takes}, the median {median}"))
     } else {
         ("ready", String::new())
     }
@@ -353,8 +353,8 @@ mod tests {
         world.agents.iter().for_each(|agent| agent.stats.sample(now, ms(7)));
         for (took, reason) in [
             (27, ""),
-            (29, "slow: dials take 29 ms, the median 7.0 ms"),
-            (991, "slow: dials take 991 ms, the median 7.0 ms"),
+            (29, "dials take 29 ms, the median 7.0 ms"),
+            (991, "dials take 991 ms, the median 7.0 ms"),
         ] {
             world.agents[1].stats.sample(now, ms(took));
             metrics.set(&world.sources.backends.agents(), now);

@@ -131,7 +131,7 @@ async fn open<IO: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let task = tokio::spawn(drive(connection, flusher, pinger, Arc::clone(&linger), goaway));
     let connection = ConnectionHandle { task, keepalive: Arc::clone(&keepalive), going_away };
     let sent = send_request(&requests, request, first).await;
-    let (send, response) = sent.map_err(|e| keepalive.explain(WireError::at_client(&e)))?;
+    let (send, response) = sent.map_err(|e| keepalive.explain(&e, WireError::at_client(&e)))?;
     let (head, recv) = response.into_parts();
     let directions = opens_stream(&head)?.then_some((send, recv));
     let side = Side::Client { linger, _requests: requests };

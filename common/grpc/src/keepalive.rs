@@ -182,9 +182,9 @@ impl KeepaliveHandle {
         })
     }
 
-    /// A stream's error with its cause: if the keepalive has ended the connection, h2 only tells of a broken pipe.
-    pub(super) fn explain(&self, error: WireError) -> WireError {
-        match self.lost.get() {
+    /// `error`, which h2's `cause` led to, with the keepalive's reason if it has ended the connection: h2 only tells of a broken pipe.
+    pub(super) fn explain(&self, cause: &h2::Error, error: WireError) -> WireError {
+        match self.lost.get().filter(|_| cause.is_io()) {
             Some(lost) => WireError::new(error.code, lost.to_string()),
             None => error,
         }

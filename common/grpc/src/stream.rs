@@ -143,10 +143,11 @@ impl WireStream {
     }
 
     fn error(&self, error: &h2::Error) -> WireError {
-        self.keepalive.explain(match self.side {
+        let explained = match self.side {
             Side::Server(..) => WireError::at_server(error),
             Side::Client { .. } => WireError::at_client(error),
-        })
+        };
+        self.keepalive.explain(error, explained)
     }
 
     /// The reason why h2 accepts no more data; `None` if the peer has finished in order, which [`Wire::poll_packet`] reports.

@@ -241,7 +241,7 @@ pub struct Agent {
     /// `ready`, `draining`, `unresponsive` or `ejected`.
     pub state: String,
     /// Why it is not ready, for instance `its dials fail, those of others do not; tried again in 20 s`, or that it
-    /// is slow: `slow: dials take 991 ms, the median 7.0 ms`; otherwise empty.
+    /// is slow: `dials take 991 ms, the median 7.0 ms`; otherwise empty.
     pub reason: String,
 }
 

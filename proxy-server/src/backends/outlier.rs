@@ -178,12 +178,12 @@ impl Outlier {
     }
 }
 
-/// The median of the agents' expected dial times.
+/// The median of the agents' expected dial times; of an even number the lower one, so that one of two agents can be slow.
 pub(crate) fn median_dial_time(agents: &[AgentView], now: Instant) -> Duration {
     let mut expected: Vec<Duration> = agents.iter().map(|agent| agent.stats.expected(now)).collect();
     match expected.len() {
         0 => Duration::ZERO,
-        len => *expected.select_nth_unstable(len / 2).1,
+        len => *expected.select_nth_unstable((len - 1) / 2).1,
     }
 }
 

@@ -139,12 +139,6 @@ impl<W: Wire> Stream<W> {
                 Ok(None)
             }
             Some(Err(error)) => {
-                match error.code {
-                    Code::Canceled => {
-                        tracing::info!(target: "v2", err = %error, "Stream read from frontend cancelled")
-                    }
-                    _ => tracing::error!(err = %error, "Stream read from frontend failure"),
-                }
                 self.fail(&error);
                 Err(())
             }
@@ -152,6 +146,12 @@ impl<W: Wire> Stream<W> {
     }
 
     fn fail(&mut self, error: &WireError) {
+        match error.code {
+            Code::Canceled => {
+                tracing::info!(target: "v2", err = %error, "Stream read from frontend cancelled")
+            }
+            _ => tracing::error!(err = %error, "Stream read from frontend failure"),
+        }
         self.metrics.stream_error(Segment::FromClient, error.code, None);
         self.wire.fail(error);
         (self.ended, self.lost) = (true, true);

@@ -51,7 +51,7 @@ pub(super) fn headline(view: &View<'_>) -> String {
 
 /// Adds a list of what needs attention, each entry with a link to its rows.
 fn faults(html: &mut Html, view: &View<'_>) {
-    let faults = [unhealthy(view), slow(view), failing(view), failures(view), refused(view), stalls(view)];
+    let faults = [unhealthy(view), failing(view), failures(view), refused(view), stalls(view)];
     let faults = faults.into_iter().flatten();
     let mut faults: Vec<_> = faults.chain(refused_changes(view)).chain(expiring(view)).collect();
     if view.status.incomplete {
@@ -86,15 +86,6 @@ fn unhealthy(view: &View<'_>) -> Option<Fault> {
     let first = first.map(|first| format!("{join}{first}")).unwrap_or_default();
     let (some, all) = (number(totals.agents_unhealthy), count(totals.agents, "agent"));
     Some(("bad", format!("{some} of {all} {are} not ready{first}"), view.href(&query, "#agents")))
-}
-
-/// The slowest agent on this page that is ready and has a reason: it is slow.
-fn slow(view: &View<'_>) -> Option<Fault> {
-    let slow = view.status.agents.iter().filter(|agent| agent.state == "ready" && !agent.reason.is_empty());
-    let time = |agent: &Agent| agent.expected_dial_seconds.unwrap_or_default();
-    let slowest = slow.max_by(|one, two| time(one).total_cmp(&time(two)))?;
-    let query = Query { sort: "expected_dial_seconds".to_owned(), descending: true, ..Query::default() };
-    Some(("warn", format!("{} is {}", slowest.id, slowest.reason), view.href(&query, "#agents")))
 }
 
 /// The failed dials of the history's time.

@@ -215,24 +215,6 @@ fn a_failing_agent_is_named_although_no_dial_failed() {
 }
 
 #[test]
-fn slowest_agent_that_is_ready_is_named() {
-    let mut status = server();
-    for (agent, took) in status.agents.iter_mut().zip([0.2, 0.9, 0.991]) {
-        agent.expected_dial_seconds = Some(took);
-        if agent.state == "ready" {
-            agent.reason = format!("slow: dials take {} ms, the median 7.0 ms", took * 1e3);
-        }
-    }
-    let page = shown(&status, "");
-    holds(
-        &page,
-        &["|node-3 is slow: dials take 991 ms, the median 7.0 ms|", "|1 of 3 agents is not ready: node-2 is"],
-    );
-    assert!(!text(&page).contains("node-1 is slow"), "one line");
-    assert!(page.contains("href=\"/?sort=-expected_dial_seconds#agents\">node-3"));
-}
-
-#[test]
 fn server_without_agents_tells_the_last_refused_peer() {
     let refused = Refused {
         time: "2026-07-01T11:59:40.000Z".to_owned(),
