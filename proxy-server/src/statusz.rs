@@ -18,7 +18,7 @@ use tokio::task::yield_now;
 use tokio::time::Instant;
 
 use crate::agent_stream::{LinkFacts, LinkHandle};
-use crate::backends::{AgentDescription, BackendManager, LinkId, is_slow, median_dial_time};
+use crate::backends::{AgentDescription, AgentView, BackendManager, LinkId, is_slow, median_dial_time};
 use crate::metrics::Metrics;
 
 /// Agents after which other tasks of the thread run, for instance a health probe.
@@ -42,11 +42,13 @@ pub(crate) struct StatusSources {
 impl StatusSources {
     /// The document that a query asks for.
     pub(crate) async fn document(self, query: Query) -> Status {
-        let mut status = Status { totals: self.totals(), ..self.facts.document() };
+        let views = self.backends.agents();
+        let mut status = Status { totals: self.totals(&views), ..self.facts.document() };
         self.metrics.journal.fill(&mut status);
         status.kubernetes = self.has_api.then(|| self.kubernetes());
         if query.list != Some(List::Connections) {
-            status.agents = agents(&self.backends, &query).await;
+            let now = Instant::now();
+            status.agents = agents(&self.backends, &query, median_dial_time(&views, now), now).await;
         }
         if query.list != Some(List::Peers) {
             (status.connections, status.incomplete) = connection_page(&self.backends, &query).await;
@@ -62,11 +64,11 @@ impl StatusSources {
         Kubernetes { lease, last_error: self.metrics.journal.api_error(), ..Kubernetes::default() }
     }
 
-    fn totals(&self) -> Totals {
+    fn totals(&self, agents: &[AgentView]) -> Totals {
         let gauge = |count: i64| u64::try_from(count).unwrap_or_default();
         Totals {
             agents: self.backends.agent_count() as u64,
-            agents_unhealthy: self.backends.agents_not_ready() as u64,
+            agents_unhealthy: agents.iter().filter(|agent| !agent.ready).count() as u64,
             connections: gauge(self.metrics.established.count()),
             pending_dials: gauge(self.metrics.dials.pending.count()),
             ..Totals::default()
@@ -74,11 +76,14 @@ impl StatusSources {
     }
 }
 
-/// The page of agents.
-async fn agents(backends: &BackendManager<LinkHandle>, query: &Query) -> Vec<Agent> {
-    let mut page = Page::new(query);
-    let (ids, now) = (backends.agent_ids(), Instant::now());
-    let median = median_dial_time(&backends.agents(), now);
+/// The page of agents. `median`: their expected dial time.
+async fn agents(
+    backends: &BackendManager<LinkHandle>,
+    query: &Query,
+    median: Duration,
+    now: Instant,
+) -> Vec<Agent> {
+    let (mut page, ids) = (Page::new(query), backends.agent_ids());
     let skipped = page.skip(ids.len());
     for (at, id) in ids.iter().enumerate().skip(skipped) {
         if page.wanted() == 0 {
@@ -151,11 +156,13 @@ fn state(agent: &AgentDescription<LinkHandle>, median: Duration, now: Instant) -
         ("unresponsive", "pings are unanswered".to_owned())
     } else if agent.unresponsive {
         ("unresponsive", "packets are unanswered".to_owned())
-    } else if is_slow(agent.stats.expected(now), median) {
-        let [takes, median] = [agent.stats.expected(now), median].map(|time| duration(time.as_secs_f64()));
-        ("ready", format!("dials take {takes}, the median {median}"))
     } else {
-        ("ready", String::new())
+        let expected = agent.stats.expected(now);
+        let slow = is_slow(expected, median).then(|| {
+            let [takes, median] = [expected, median].map(|time| duration(time.as_secs_f64()));
+            format!("dials take {takes}, the median {median}")
+        });
+        ("ready", slow.unwrap_or_default())
     }
 }
 

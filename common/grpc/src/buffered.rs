@@ -32,9 +32,9 @@ pub(super) const MAX_GATHERED_OVER_SOCKET: usize = 64 << 10;
 /// A turn that writes at most this many bytes is quiet: its buffer has only this size, and is freed after the flush.
 const SMALL_TURN: usize = 1 << 10;
 
-/// The most bytes of one read, of the first [`MAX_CONNECTION_BYTES`] of a connection. h2 decodes them before it reads again, and the turn is checked only
-/// then: 8 KiB of compressed headers take half a millisecond. A peer that is not admitted can send no more than these first bytes;
-/// for others the limit would cost a twentieth of the throughput.
+/// The most bytes of one read, while a connection reads its first [`MAX_CONNECTION_BYTES`]. h2 decodes them before it reads again,
+/// and the turn is checked only then: 8 KiB of compressed headers take half a millisecond. A peer that is not admitted can send no
+/// more than these first bytes; for others the limit would cost a twentieth of the throughput.
 pub(super) const MAX_FIRST_READ: u64 = 8 << 10;
 
 /// The transport that h2 owns. The lock is never contended, because h2 and the driver run in one task.

@@ -182,7 +182,8 @@ impl KeepaliveHandle {
         })
     }
 
-    /// `error`, which h2's `cause` led to, with the keepalive's reason if it has ended the connection: h2 only tells of a broken pipe.
+    /// `error`, which h2's `cause` led to, with the keepalive's reason if it has ended the connection: h2 only tells of a broken
+    /// pipe.
     pub(super) fn explain(&self, cause: &h2::Error, error: WireError) -> WireError {
         match self.lost.get().filter(|_| cause.is_io()) {
             Some(lost) => WireError::new(error.code, lost.to_string()),

@@ -64,9 +64,8 @@ fn config(given: Given, inherited_id: Option<OsString>) -> Result<Config, FlagEr
     }
     replica.server_count = replica.server_count.clamp(1, u32::MAX.into());
     if replica.proxy_strategies.iter().rev().skip(1).any(|strategy| *strategy == Strategy::Default) {
-        let text =
-            "--proxy-strategies: default finds every agent, so the strategies after it are never asked";
-        warnings.push(text.to_owned());
+        let why = "default finds every agent, so the strategies after it are never asked";
+        warnings.push(format!("--proxy-strategies: {why}"));
     }
     let ports = given.group()?;
     let profiling = given.group::<ProfilingFlags>()?.check()?;

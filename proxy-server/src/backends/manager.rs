@@ -216,11 +216,6 @@ impl<L: Clone> BackendManager<L> {
         })
     }
 
-    /// The number of agents without a ready stream.
-    pub(crate) fn agents_not_ready(&self) -> usize {
-        self.agents().iter().filter(|agent| !agent.ready).count()
-    }
-
     /// The streams whose handle is `wanted`, in the order of their agents' ids.
     pub(crate) fn streams(&self, wanted: impl Fn(&L) -> bool) -> Vec<(Arc<str>, LinkId, L)> {
         let of = |(id, link): (&LinkId, &Link<L>)| {

@@ -68,7 +68,7 @@ impl<W: Wire> Stream<W> {
                 if self.machine.has_connection() {
                     return Poll::Pending;
                 }
-                // What such a client sends would not count under the memory limit.
+                // Its unread data would not count under the memory limit.
                 let text = "the client takes no answers before its connection";
                 self.fail(&WireError::new(Code::ResourceExhausted, text));
                 return Poll::Ready(self.machine.handle_reset());
