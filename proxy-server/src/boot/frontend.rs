@@ -9,6 +9,7 @@ use net::tls::ServerTls;
 use serve::logs::chain;
 use serve::statusz::Facts;
 use tokio::runtime::Handle;
+use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 use crate::args::{self, Config, FrontendConfig, TlsListener};
@@ -129,7 +130,13 @@ impl Frontend {
                 () = sleep(BIND_AGAIN) => {}
                 () = self.service.lifetimes.stop.cancelled() => return,
             }
-            self.bound = self.bind().inspect_err(|error| self.log_failure(error)).ok();
+            // A name server may not answer, and this thread carries connections.
+            let bound = spawn_blocking(move || {
+                self.bound = self.bind().inspect_err(|error| self.log_failure(error)).ok();
+                self
+            });
+            let Ok(frontend) = bound.await else { return };
+            self = frontend;
         };
         serve_frontend(self.config.protocol, listener, self.service, self.keepalive).await;
     }

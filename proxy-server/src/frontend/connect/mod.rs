@@ -185,7 +185,8 @@ async fn read_head<S: Socket>(socket: &mut S, buffer: &mut BytesMut) -> Result<H
 /// is [`gone`]. (A client that sends payload and then FIN may want it delivered.) Payload is kept, up to [`MAX_EARLY`].
 async fn left<S: Socket>(socket: &mut S, early: &mut BytesMut) {
     while early.len() < MAX_EARLY {
-        match socket.read_buf(&mut bytes::BufMut::limit(&mut *early, MAX_EARLY)).await {
+        let room = MAX_EARLY - early.len();
+        match socket.read_buf(&mut bytes::BufMut::limit(&mut *early, room)).await {
             Ok(0) if early.is_empty() => return gone(socket).await,
             Ok(0) => break,
             Ok(_) => {}

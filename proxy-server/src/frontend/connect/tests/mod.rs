@@ -226,6 +226,17 @@ async fn early_payload_is_bounded_and_complete() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn early_payload_behind_a_long_head_has_the_same_bound() {
+    let (mut client, mut server) = duplex(4 * MAX_EARLY);
+    client.write_all(&[1; 4 * MAX_EARLY]).await.unwrap();
+    let mut early = BytesMut::with_capacity(FIRST_READ);
+    (0..9).for_each(|_| early.extend_from_slice(&[0; 1_000]));
+    let _head = early.split();
+    assert!(timeout(Duration::from_secs(1), left(&mut server, &mut early)).await.is_err());
+    assert_eq!(early.len(), MAX_EARLY);
+}
+
+#[tokio::test(start_paused = true)]
 async fn payload_and_an_end_of_file_are_delivered() {
     let mut bench = Bench::new();
     let (mut client, _task) = bench.connect();
