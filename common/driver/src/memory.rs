@@ -5,6 +5,7 @@
 //! process killed for its memory nor keep new dials out. A link without stalled connections passes the request on to the
 //! next link. A link resets connections that still drain only when the sum exceeds the memory limit by a quarter.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Waker;
@@ -240,10 +241,25 @@ impl Drop for LinkAccount {
 /// The default limit, in bytes: 40 % of the cgroup's limit or, without one, a quarter of the machine's memory and at most
 /// [`MAX_DEFAULT_LIMIT`].
 fn default_memory_limit() -> usize {
-    let cgroup = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
-    let limit = cgroup.into_iter().find_map(|path| number(&std::fs::read_to_string(path).ok()?));
+    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_else(|_| "0::/\n1:memory:/".to_owned());
     let machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| machine_memory(&text));
-    default_limit(limit, machine)
+    default_limit(cgroup_limit(Path::new("/sys/fs/cgroup"), &own), machine)
+}
+
+/// The smallest memory limit of the groups in `own`, as in `/proc/self/cgroup`, and of those above them, in bytes. In a container
+/// `root` is often its own group, and no path from the machine's root exists there: then the limit of `root` counts.
+fn cgroup_limit(root: &Path, own: &str) -> Option<u64> {
+    let limits = own.lines().flat_map(|line| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (fields.next().unwrap_or_default(), fields.next().unwrap_or_default());
+        let (folder, file) = match controllers {
+            "" => (root.to_owned(), "memory.max"),
+            _ => (root.join(controllers), "memory.limit_in_bytes"),
+        };
+        let groups = Path::new(path.trim_start_matches('/')).ancestors();
+        groups.filter_map(move |group| number(&std::fs::read_to_string(folder.join(group).join(file)).ok()?))
+    });
+    limits.min()
 }
 
 fn default_limit(cgroup: Option<u64>, machine: Option<u64>) -> usize {
@@ -393,5 +409,24 @@ mod tests {
         assert_eq!(machine_memory("MemFree: 5 kB\nMemTotal:       24674404 kB\n"), Some(24_674_404 * 1024));
         assert_eq!(number("max\n"), None);
         assert!(default_memory_limit() > 0);
+    }
+
+    #[test]
+    fn the_smallest_limit_of_the_own_cgroup_and_those_above_counts() {
+        let root = tempfile::tempdir().unwrap();
+        let limit = |group: &str, text: &str| {
+            let file = root.path().join(group);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, text).unwrap();
+        };
+        let of = |own: &str| cgroup_limit(root.path(), own);
+        assert_eq!(of("0::/"), None, "no cgroups");
+        limit("system.slice/memory.max", "max\n");
+        limit("system.slice/k0s.service/memory.max", "500\n");
+        limit("system.slice/k0s.service/konnectivity/memory.max", "900\n");
+        assert_eq!(of("0::/system.slice/k0s.service/konnectivity\n"), Some(500));
+        assert_eq!(of("0::/system.slice\n"), None);
+        limit("memory/memory.limit_in_bytes", "700\n");
+        assert_eq!(of("5:cpu:/a\n4:memory:/docker/not-mounted-here\n"), Some(700));
     }
 }
