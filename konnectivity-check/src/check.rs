@@ -69,7 +69,7 @@ fn client(options: &Options) -> Result<Client> {
     for file in [&options.ca_file, &options.token_file] {
         std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
     }
-    let server = Server::parse(&format!("https://{}", options.apiserver))
+    let server = Server::parse(&format!("https://{}", options.apiserver), "https")
         .map_err(|why| anyhow!("--apiserver is not host:port: {why}"))?;
     let config = Config {
         server,
@@ -200,7 +200,7 @@ mod tests {
     /// A kube-apiserver; `answer` maps a path to an answer, or to none.
     async fn api(answer: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Client {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let server = Server::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
+        let server = Server::parse(&listener.local_addr().unwrap().to_string(), "http").unwrap();
         let answer = Arc::new(answer);
         tokio::spawn(async move {
             loop {

@@ -306,6 +306,10 @@ async fn plugin_failures_do_not_show_its_output() {
         ("echo '{\"apiVersion\":\"v1\"}'", "apiVersion"),
         ("echo '{\"apiVersion\":\"client.authentication.k8s.io/v1\",\"status\":{}}'", "neither a token"),
         (
+            "echo '{\"apiVersion\":\"client.authentication.k8s.io/v1\",\"status\":{\"clientCertificateData\":\"\",\"clientKeyData\":\"\"}}'",
+            "neither a token",
+        ),
+        (
             "echo '{\"apiVersion\":\"client.authentication.k8s.io/v1\",\"status\":{\"token\":\"a\",\"expirationTimestamp\":\"soon\"}}'",
             "expirationTimestamp",
         ),
@@ -486,7 +490,7 @@ async fn a_file_that_hangs_delays_only_the_call() {
     let by_authority =
         (Credentials::None, TlsFiles { ca: Some(Pem::File(pipe.clone())), ..TlsFiles::default() });
     for (credentials, tls) in [by_token, by_authority] {
-        let server = Server::parse(&format!("https://{}", api.address())).unwrap();
+        let server = Server::parse(&api.address().to_string(), "https").unwrap();
         let client = Client::new(Config { server, tls, credentials, proxy: None }, "test", 0.0, 0);
         // Ends the read after the call, and in any case.
         let (ended, end) = std::sync::mpsc::channel::<()>();

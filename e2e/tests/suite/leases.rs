@@ -91,6 +91,25 @@ async fn agents_follow_a_scale_from_one_to_three_to_two() -> Result<()> {
     never("an attempt", Duration::from_secs(2), || balancer.accepted() != accepted).await
 }
 
+/// The kube-apiserver of a server is down: the server cannot renew its lease, and keeps its streams.
+#[tokio::test]
+async fn a_server_with_a_lease_is_found_while_a_connected_server_has_none() -> Result<()> {
+    let (api, folder) = (FakeApi::start().await?, tempfile::tempdir()?);
+    let mut pair = setup(&api, folder.path())?.servers(3).start().await?;
+    let lease = "konnectivity-proxy-server-server-1";
+    api.set_fault(lease, Fault::Status(500, "InternalError"));
+    api.delete_lease(LEASES, lease);
+    pair.agent().wait_metric("known_server_count", &[], 2.0).await?;
+    pair.servers[2].process.signal(Signal::TERM)?;
+    ensure!(pair.servers[2].process.exit(DEADLINE).await?.success(), "no orderly end");
+    pair.agent().wait_metric("known_server_count", &[], 1.0).await?;
+    pair.agent().wait_metric("open_server_connections", &[], 2.0).await?;
+    pair.servers[2].process.restart()?;
+    pair.servers[2].wait_ready().await?;
+    pair.agent().wait_metric("known_server_count", &[], 2.0).await?;
+    pair.agent().wait_metric("open_server_connections", &[], 3.0).await.map(drop)
+}
+
 /// A replica is evicted, and its successor starts while the replica drains its connections.
 #[tokio::test]
 async fn a_successor_is_found_while_its_predecessor_drains() -> Result<()> {

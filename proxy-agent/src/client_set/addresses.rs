@@ -9,6 +9,7 @@
 //! Direct attempts run side by side, so that a dead address delays no other. Of a search only one runs, and one more once its
 //! answer is late: each attempt may lead to another server.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,6 +61,8 @@ pub struct Advertised {
 pub struct Leased {
     /// The number of valid leases.
     pub count: usize,
+    /// The holders of those that name one: the servers' ids.
+    pub holders: BTreeSet<Arc<str>>,
     /// The addresses of those that tell one.
     pub advertised: Vec<Advertised>,
     /// The API cannot be reached: the count may be out of date.

@@ -1,6 +1,6 @@
 //! Several addresses, by the rules of the whole machine.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use proptest::prelude::*;
 
@@ -25,6 +25,8 @@ struct World {
     now: Duration,
     entries: Vec<Resolved>,
     servers: HashMap<String, String>,
+    /// The servers to which the address `balancer` leads in turns; if there are none, it is an address as any other.
+    balanced: Vec<String>,
     told: usize,
     kept: HashMap<String, StreamId>,
     /// The hosts that were dialed, in order.
@@ -43,7 +45,7 @@ impl World {
         let servers = servers.iter().map(|(host, server)| ((*host).into(), (*server).into())).collect();
         let machine: Machine<fn() -> f64> = Machine::new(settings, || 0.5);
         let (now, kept, dialed) = (Duration::ZERO, HashMap::new(), Vec::new());
-        Self { machine, now, entries, servers, told, kept, dialed }
+        Self { machine, now, entries, servers, balanced: Vec::new(), told, kept, dialed }
     }
 
     /// Starts what is due at this moment; returns the addresses.
@@ -62,10 +64,15 @@ impl World {
     }
 
     fn answer(&mut self, address: &Address) {
-        let Some(server) = self.servers.get(&address.dial.host).cloned() else {
+        let host = &address.dial.host;
+        let balanced = self.balanced.first().filter(|_| host == "balancer");
+        let Some(server) = balanced.or_else(|| self.servers.get(host)).cloned() else {
             self.machine.failed(self.now, address);
             return;
         };
+        if balanced.is_some() {
+            self.balanced.rotate_left(1);
+        }
         match self.machine.connected(self.now, address, &server.as_str().into(), telling(self.told)) {
             Decision::Keep(id) | Decision::Replace(id, _) => {
                 self.kept.insert(server, id);
@@ -253,13 +260,13 @@ fn leased(servers: &[(&str, &str)]) -> Leased {
         server_id: (*server).into(),
     };
     let advertised = servers.iter().filter(|(_, host)| !host.is_empty()).map(told).collect();
-    Leased { count: servers.len(), advertised, stale: false }
+    let holders = servers.iter().map(|(server, _)| (*server).into()).collect();
+    Leased { count: servers.len(), holders, advertised, stale: false }
 }
 
 fn advertise(world: &mut World, servers: &[(&str, &str)]) {
     let leased = leased(servers);
-    world.machine.leases_counted(world.now, Some(leased.count));
-    world.machine.advertised(world.now, &leased);
+    world.machine.leased(world.now, leased);
 }
 
 #[test]
@@ -319,6 +326,31 @@ fn an_address_whose_lease_has_another_holder_leads_to_that_one() {
     advertise(&mut world, &[("s1", ""), ("s2", ""), ("s3", "b")]);
     assert!(world.run(SECOND * 2).contains(&"b".to_owned()));
     assert_eq!(world.machine.open_count(), 3);
+}
+
+/// The kube-apiserver of s2 is down: s2 cannot renew its lease, and keeps its streams. s3 restarts.
+#[test]
+fn a_server_with_a_lease_is_found_while_a_connected_server_has_none() {
+    for hosts in [["", "", ""], ["a", "b", "c"]] {
+        let servers = [("balancer", "s1"), ("a", "s1"), ("b", "s2"), ("c", "s3")];
+        let mut world = World::new(vec![entry(0, &["balancer"])], &servers, 1);
+        let [first, second, third] = [("s1", hosts[0]), ("s2", hosts[1]), ("s3", hosts[2])];
+        advertise(&mut world, &[first, second, third]);
+        world.balanced = ["s1", "s2", "s3"].map(Into::into).into();
+        world.run(SECOND * 60);
+        assert_eq!(world.machine.open_count(), 3);
+        advertise(&mut world, &[first, third]);
+        assert_eq!(world.run(SECOND * 3_600), [""; 0]);
+        world.lose("s3");
+        advertise(&mut world, &[first]);
+        assert_eq!(world.run(SECOND * 60), [""; 0]);
+        advertise(&mut world, &[first, third]);
+        world.run(SECOND * 60);
+        assert_eq!(world.machine.open_count(), 3, "{hosts:?}");
+        assert_eq!(world.run(SECOND * 3_600), [""; 0]);
+        advertise(&mut world, &[first, second, third]);
+        assert_eq!(world.run(SECOND * 3_600), [""; 0]);
+    }
 }
 
 #[test]
@@ -383,6 +415,53 @@ proptest! {
         let dialed = world.run(SECOND * 30);
         prop_assert!(dialed.len() <= hosts.len(), "{dialed:?}");
         prop_assert_eq!(world.machine.open_count(), servers);
+        prop_assert_eq!(world.run(SECOND * 3_600), Vec::<String>::new());
+    }
+
+    /// Servers cannot renew their leases for a while, and restart with the same id or with another one, whose predecessor's lease
+    /// stays for a while: soon after the last change each server with a lease has a stream, and then nothing is dialed.
+    #[test]
+    fn each_server_with_a_lease_is_found_and_then_nothing_is_dialed(
+        servers in 1..5_usize, direct: bool,
+        changes in proptest::collection::vec((0..5_usize, 0..5_usize, 0..40_000_u64), 0..30)
+    ) {
+        let mut world = World::new(vec![entry(0, &["balancer"])], &[], 1);
+        let mut ids: Vec<String> = (0..servers).map(|index| format!("s{index}")).collect();
+        let mut leases: BTreeSet<(usize, String)> = ids.iter().cloned().enumerate().collect();
+        let take = |world: &mut World, ids: &[String], leases: &BTreeSet<(usize, String)>| {
+            world.balanced = ids.to_vec();
+            world.servers = ids.iter().enumerate().map(|(index, id)| (index.to_string(), id.clone())).collect();
+            let host = |index: &usize| if direct { index.to_string() } else { String::new() };
+            let leases: Vec<_> = leases.iter().map(|(index, id)| (id.as_str(), host(index))).collect();
+            let leases: Vec<_> = leases.iter().map(|(id, host)| (*id, host.as_str())).collect();
+            advertise(world, &leases);
+        };
+        take(&mut world, &ids, &leases);
+        for (server, change, pause) in changes {
+            let server = server % servers;
+            let id = ids[server].clone();
+            match change {
+                0 | 1 => drop(leases.remove(&(server, id))),
+                2 => drop(leases.insert((server, id))),
+                _ => {
+                    if world.kept.contains_key(&id) {
+                        world.lose(&id);
+                    }
+                    if change == 3 {
+                        ids[server].push('*');
+                    }
+                    leases.insert((server, ids[server].clone()));
+                }
+            }
+            take(&mut world, &ids, &leases);
+            world.run(Duration::from_millis(pause));
+        }
+        leases.retain(|(index, id)| ids[*index] == *id);
+        take(&mut world, &ids, &leases);
+        world.run(SECOND * 90);
+        for (_, id) in &leases {
+            prop_assert!(world.kept.contains_key(id), "{id}: {:?} {leases:?}", world.kept);
+        }
         prop_assert_eq!(world.run(SECOND * 3_600), Vec::<String>::new());
     }
 }

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | servers are missing | until they are found |
 //! | a server has fewer lanes than wanted | until it has them, or [`MAX_LANE_TRIES`] attempts for each server led elsewhere |
-//! | the known number is connected | none |
+//! | the known number is connected, and each holder of a lease | none |
 //! | the same, `--sync-forever`, and the number is the leases' | none |
 //! | the same while the API cannot be reached, or every connected server announced this number | a search in about ten minutes: one attempt in each interval until a new server is found, at most one more than there are streams |
 //! | the same, and the number is evidently wrong | as if servers were missing, until ten times as many attempts in a row led to connected servers |
@@ -22,7 +22,8 @@ use super::backoff::{Backoff, MAX_MISSING, TOLERATED_DUPLICATES_PER_SERVER};
 use super::streams::{Decision, EndedStream, KeptStream, ServerInfo, StreamId, Streams};
 
 /// After this many duplicates in a row for each connected server, `--sync-forever` no longer expects another server, whatever count
-/// the servers announce. A count of 1 is not believed earlier either, because it is the default of servers.
+/// the servers announce. A count of 1 is not believed earlier either, because it is the default of servers. If no holder of a lease
+/// is connected then, holders are no longer sought: perhaps they are not server ids.
 const PROVING_DUPLICATES_PER_SERVER: usize = 10;
 
 /// The set does without missing lanes after this many failures for each connected server: attempts that open no lane, and lanes that
@@ -85,10 +86,8 @@ pub struct Machine<J> {
     addresses: Addresses,
     /// The count of the last new server, or the one that all servers announced since; 0 before the first.
     announced: usize,
-    /// The leases' count, if leases are counted.
-    leases: Option<usize>,
-    /// The API cannot be reached.
-    stale: bool,
+    /// The servers by their leases; none if leases are not (or not yet) counted.
+    leased: Leased,
     draining: bool,
     /// A lookup runs: until when attempts wait for it.
     resolving: Option<Duration>,
@@ -131,8 +130,7 @@ impl<J: FnMut() -> f64> Machine<J> {
             settings,
             addresses: Addresses::default(),
             announced: 0,
-            leases: None,
-            stale: false,
+            leased: Leased::default(),
             draining: false,
             resolving: None,
             resolved: None,
@@ -144,19 +142,40 @@ impl<J: FnMut() -> f64> Machine<J> {
         }
     }
 
-    /// The known number of servers; at least 1.
+    /// The known number of servers; at least 1. Without valid leases it is the announced one: perhaps the servers cannot renew
+    /// their leases.
     pub fn server_count(&self) -> usize {
-        let count = match (self.settings.count_source, self.leases) {
-            (CountSource::Default, Some(leases)) => leases,
-            (CountSource::Max, Some(leases)) => leases.max(self.announced),
-            (_, None) => self.announced,
+        let count = match (self.settings.count_source, self.leased.count) {
+            (CountSource::Default, leases @ 1..) => leases,
+            (CountSource::Default, 0) => self.announced,
+            (CountSource::Max, leases) => leases.max(self.announced),
         };
         count.max(1)
     }
 
+    /// The number of servers to connect to. It is larger than the known number if a server with a lease is not connected and
+    /// a connected one has none, for example because its kube-apiserver is down.
+    pub fn wanted_count(&self) -> usize {
+        self.server_count().max(self.streams.len() + self.unconnected_holders())
+    }
+
+    /// The number of leases' holders without a stream. A holder is the id that its server announces, as in Go. None counts while
+    /// the API cannot be reached, because servers may have restarted with other ids.
+    fn unconnected_holders(&self) -> usize {
+        let holders = &self.leased.holders;
+        let unconnected = holders.iter().filter(|holder| !self.streams.contains(holder)).count();
+        let foreign = unconnected == holders.len() && self.is_proven();
+        if self.leased.stale || foreign { 0 } else { unconnected }
+    }
+
+    /// See [`PROVING_DUPLICATES_PER_SERVER`].
+    fn is_proven(&self) -> bool {
+        self.backoff.duplicates() >= PROVING_DUPLICATES_PER_SERVER.saturating_mul(self.streams.len())
+    }
+
     /// The number of servers that decides about the pauses.
     fn believed(&self) -> usize {
-        self.server_count().min(self.streams.len() + MAX_MISSING)
+        self.wanted_count().min(self.streams.len() + MAX_MISSING)
     }
 
     /// The number of servers without a stream that answers.
@@ -172,7 +191,7 @@ impl<J: FnMut() -> f64> Machine<J> {
     /// Whether the last attempt was the first of many in a row that reached no missing server. True once until a server is new
     /// or lost, or the count changes.
     pub fn is_stuck(&self) -> bool {
-        let missing = self.streams.len() < self.server_count();
+        let missing = self.streams.len() < self.wanted_count();
         missing
             && self.backoff.duplicates()
                 == TOLERATED_DUPLICATES_PER_SERVER.saturating_mul(self.believed()) + 1
@@ -372,7 +391,7 @@ impl<J: FnMut() -> f64> Machine<J> {
             }
             return;
         }
-        let complete = self.streams.len() >= self.server_count();
+        let complete = self.streams.len() >= self.wanted_count();
         let Some(EndedStream { server, last, soon }) = self.streams.end_kept(now, id) else { return };
         match soon {
             true => self.lane_tries = self.lane_tries.saturating_sub(1),
@@ -387,28 +406,19 @@ impl<J: FnMut() -> f64> Machine<J> {
         self.addresses.lost(&server, |due| self.backoff.after_loss(now, due, true));
     }
 
-    /// Sets the leases' count; `None` if leases are not (or not yet) counted. A count of 0 is ignored: perhaps the servers cannot
-    /// renew their leases.
-    pub fn leases_counted(&mut self, now: Duration, leases: Option<usize>) {
-        let before = self.server_count();
-        self.leases = leases.filter(|count| *count > 0);
-        if self.server_count() != before {
-            self.schedule_search(now, 1.0);
-        }
-    }
-
-    /// Sets whether the API cannot be reached, so that the leases' count may be out of date.
-    pub fn leases_stale(&mut self, now: Duration, stale: bool) {
-        if !std::mem::replace(&mut self.stale, stale) && stale {
-            // All agents see it at once.
+    /// Takes the servers by their leases. All agents learn of a change at once, and they must not dial in step.
+    pub fn leased(&mut self, now: Duration, leased: Leased) {
+        let memory = self.memory();
+        self.addresses.advertised(now, memory, &leased, || now + self.backoff.part_of_interval());
+        if leased.stale && !self.leased.stale {
             self.postpone_unannounced_search(now);
         }
-    }
-
-    /// Takes the addresses in the leases. A new server's lease reaches all agents at once, and they must not dial in step.
-    pub fn advertised(&mut self, now: Duration, leased: &Leased) {
-        let memory = self.memory();
-        self.addresses.advertised(now, memory, leased, || now + self.backoff.part_of_interval());
+        let counts = |machine: &Self| (machine.server_count(), machine.unconnected_holders());
+        let before = counts(self);
+        self.leased = leased;
+        if counts(self) != before {
+            self.schedule_search(now, 1.0);
+        }
     }
 
     /// How long an address that is gone is remembered.
@@ -423,7 +433,7 @@ impl<J: FnMut() -> f64> Machine<J> {
 
     fn demand(&self) -> Demand {
         let open = self.streams.len();
-        if open < self.server_count() || self.streams.lack_answers() {
+        if open < self.wanted_count() || self.streams.lack_answers() {
             return Demand::Missing;
         }
         if self.streams.lack_successor() {
@@ -435,11 +445,10 @@ impl<J: FnMut() -> f64> Machine<J> {
         if !self.settings.forever {
             return Demand::None;
         }
-        if self.leases == Some(open) {
-            return if self.stale { Demand::UnannouncedServer } else { Demand::None };
+        if self.leased.count == open {
+            return if self.leased.stale { Demand::UnannouncedServer } else { Demand::None };
         }
-        let proven = self.backoff.duplicates() >= PROVING_DUPLICATES_PER_SERVER.saturating_mul(open);
-        if proven || open > 1 && self.streams.agreed_server_count() == Some(open) {
+        if self.is_proven() || open > 1 && self.streams.agreed_server_count() == Some(open) {
             Demand::UnannouncedServer
         } else {
             Demand::Doubt
@@ -452,10 +461,10 @@ impl<J: FnMut() -> f64> Machine<J> {
         let wanted = Wanted {
             unknown: matches!(demand, Demand::Missing | Demand::Doubt),
             // Without leases an address that led to a server is better evidence of it than the count.
-            known: self.leases.is_none() || !matches!(demand, Demand::None | Demand::UnannouncedServer),
+            known: self.leased.count == 0 || !matches!(demand, Demand::None | Demand::UnannouncedServer),
             unannounced_search: unannounced.filter(|_| demand != Demand::None),
             search: Some(self.search).filter(|_| !matches!(demand, Demand::None | Demand::UnannouncedServer)),
-            servers: self.server_count(),
+            servers: self.wanted_count(),
         };
         let lanes = self.lane_tries > 0;
         self.addresses.next(wanted, |server| self.streams.lacks(server, lanes))

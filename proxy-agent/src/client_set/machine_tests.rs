@@ -1,5 +1,5 @@
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use proptest::prelude::*;
 use rand::rngs::StdRng;
@@ -182,6 +182,68 @@ fn leases_that_vanish_lower_no_count() {
     next_try(&mut machine, &mut now);
 }
 
+/// As many leases as these holders, with or without an answer of the API.
+fn held(holders: &[&str], stale: bool) -> Leased {
+    let count = holders.len();
+    Leased {
+        count,
+        holders: holders.iter().map(|holder| server(holder)).collect(),
+        stale,
+        ..Leased::default()
+    }
+}
+
+/// The kube-apiserver of a is down, and b returns.
+#[test]
+fn a_server_with_a_lease_is_sought_although_the_number_of_streams_is_right() {
+    let (mut machine, mut now, ids) = at_rest(|| 0.5, &["a", "b"]);
+    machine.leased(now, held(&["a", "b"], false));
+    machine.lost(now, ids[1]);
+    machine.leased(now, held(&["b"], false));
+    assert_eq!((machine.server_count(), machine.wanted_count()), (1, 2));
+    assert!(next_try(&mut machine, &mut now) <= settings().interval);
+    machine.connected(now, &balancer(), &server("b"), telling(2));
+    assert_eq!(poll(&mut machine, now + Duration::from_secs(3_600)), Step::Wait);
+}
+
+#[test]
+fn other_leases_of_the_same_number_begin_a_search() {
+    let (mut machine, mut now, _) = at_rest(|| 0.5, &["a", "b"]);
+    machine.leased(now, held(&["a", "b"], false));
+    assert_eq!(poll(&mut machine, now), Step::Wait);
+    machine.leased(now, held(&["a", "c"], false));
+    assert_eq!(next_try(&mut machine, &mut now), Duration::from_millis(500), "not in step with others");
+}
+
+/// While the API does not answer, b has restarted with another id.
+#[test]
+fn holders_are_not_sought_while_the_leases_are_out_of_date() {
+    let (mut machine, mut now, _) = at_rest(|| 0.5, &["a", "c"]);
+    machine.leased(now, held(&["a", "b"], true));
+    assert_eq!(poll(&mut machine, now + Duration::from_secs(3_600)), Step::Wait);
+    machine.leased(now, held(&["a", "b"], false));
+    assert!(next_try(&mut machine, &mut now) <= settings().interval);
+}
+
+/// Leases of another implementation.
+#[test]
+fn holders_that_are_no_server_ids_are_not_sought_for_ever() {
+    for forever in [false, true] {
+        let (mut machine, mut now) = (machine(SyncSettings { forever, ..settings() }), Duration::ZERO);
+        machine.leased(now, held(&["x", "y"], false));
+        let mut tries = 0;
+        while poll(&mut machine, now) != Step::Wait {
+            next_try(&mut machine, &mut now);
+            machine.connected(now, &balancer(), &server(["a", "b"][tries % 2]), telling(2));
+            tries += 1;
+            assert!(tries < 40, "{tries}");
+        }
+        assert!(tries > 2 * PROVING_DUPLICATES_PER_SERVER);
+        machine.leased(now, held(&["b", "x"], false));
+        assert!(next_try(&mut machine, &mut now) <= settings().interval, "b is a server");
+    }
+}
+
 #[test]
 fn a_falling_count_closes_nothing_and_a_rising_one_tries_again() {
     let (mut machine, mut now) = (machine(settings()), Duration::ZERO);
@@ -243,10 +305,10 @@ fn sync_forever_rests_once_the_leases_agree() {
 fn sync_forever_looks_rarely_while_the_leases_are_out_of_date() {
     let (mut machine, mut now) = forever(Some(2), &[("a", 1), ("b", 7)]);
     now += Duration::from_secs(36_000);
-    machine.leases_stale(now, true);
+    machine.leased(now, Leased { count: 2, stale: true, ..Leased::default() });
     assert_eq!(next_try(&mut machine, &mut now), Duration::from_secs(450));
     machine.connected(now, &balancer(), &server("a"), telling(1));
-    machine.leases_stale(now, false);
+    machine.leases_counted(now, Some(2));
     assert_eq!(poll(&mut machine, now + Duration::from_secs(36_000)), Step::Wait);
 }
 
@@ -522,7 +584,8 @@ enum Event {
     Aged(u8),
     /// The oldest retiring stream has ended.
     RetiredEnds,
-    Leases(Option<usize>),
+    /// The holders, leases without a holder, and whether they are out of date.
+    Leases(BTreeSet<u8>, usize, bool),
     Pass(u64),
 }
 
@@ -535,7 +598,8 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (0..6_u8, proptest::bool::ANY).prop_map(|(server, unresponsive)| Event::Unresponsive(server, unresponsive)),
         1 => (0..6_u8).prop_map(Event::Aged),
         1 => Just(Event::RetiredEnds),
-        1 => proptest::option::of(0..6_usize).prop_map(Event::Leases),
+        1 => (proptest::collection::btree_set(0..6_u8, 0..6), 0..2_usize, proptest::bool::ANY)
+            .prop_map(|(holders, others, stale)| Event::Leases(holders, others, stale)),
         2 => (0..20_000_u64).prop_map(Event::Pass),
     ]
 }
@@ -551,7 +615,7 @@ proptest! {
     #[test]
     fn invariants_hold(forever: bool, events in proptest::collection::vec(event(), 1..200)) {
         let mut machine = Machine::new(SyncSettings { forever, ..settings() }, || 0.99);
-        let (mut now, mut leases) = (Duration::ZERO, None);
+        let (mut now, mut leases) = (Duration::ZERO, Leased::default());
         // The start of the last attempt until one ends, and whether an earlier one runs.
         let (mut last, mut earlier) = (None, false);
         let mut kept: HashMap<u8, StreamId> = HashMap::new();
@@ -605,17 +669,22 @@ proptest! {
                 Event::RetiredEnds if !retired.is_empty() => {
                     machine.lost(now, retired.remove(0).1);
                 }
-                Event::Leases(count) => {
-                    leases = count;
-                    machine.leases_counted(now, count);
+                Event::Leases(holders, others, stale) => {
+                    let count = holders.len() + others;
+                    let holders = holders.iter().map(|holder| server(&holder.to_string())).collect();
+                    leases = Leased { count, holders, stale, ..Leased::default() };
+                    machine.leased(now, leases.clone());
                 }
                 Event::Pass(millis) => now += Duration::from_millis(millis),
                 Event::Connected(..) | Event::Failed | Event::Unresponsive(..) | Event::Aged(_) => {}
                 Event::RetiredEnds => {}
             }
             let lacks = unresponsive.union(&aged).any(|name| !full(&retired, *name));
-            let missing = kept.len() < machine.server_count() || lacks;
-            let wanted = missing || forever && leases != Some(kept.len());
+            let lacks_holder = |holder: &Arc<str>| !kept.keys().any(|name| **holder == name.to_string());
+            let holders = leases.holders.iter().filter(|holder| !leases.stale && lacks_holder(holder)).count();
+            let foreign = holders == leases.holders.len() && machine.is_proven();
+            let missing = kept.len() < machine.server_count() || lacks || holders > 0 && !foreign;
+            let wanted = missing || forever && (leases.stale || leases.count != kept.len());
             let longest = Duration::from_secs(if missing { 11 } else { 750 });
             match poll(&mut machine, now) {
                 Step::Connect(_) => {

@@ -348,7 +348,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             self.metrics.attempts.count(AttemptResult::Duplicate);
             tracing::debug!(target: "v4", serverID = %Peer(&server_id), "duplicate server connection attempt");
             if self.machine.is_stuck() {
-                let (open, known) = (self.machine.open_count(), self.machine.server_count());
+                let (open, known) = (self.machine.open_count(), self.machine.wanted_count());
                 tracing::warn!(serverID = %Peer(&server_id), open, known, "{STUCK}");
                 self.failed(&format!("{open} of {known} servers: {STUCK}"));
             }
@@ -464,11 +464,9 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
 
     /// Returns whether there are leases.
     fn take_leases(&mut self) -> bool {
-        let (now, leased) = (self.now(), self.leases.borrow_and_update().clone());
-        self.machine.leases_counted(now, leased.as_ref().map(|leased| leased.count));
-        self.machine.leases_stale(now, leased.as_ref().is_some_and(|leased| leased.stale));
-        let counted = leased.as_ref().is_some_and(|leased| leased.count > 0);
-        self.machine.advertised(now, &leased.unwrap_or_default());
+        let leased = self.leases.borrow_and_update().clone().unwrap_or_default();
+        let counted = leased.count > 0;
+        self.machine.leased(self.now(), leased);
         counted
     }
 

@@ -23,6 +23,13 @@ pub(super) fn telling(servers: usize) -> ServerInfo {
     ServerInfo { servers, lanes: 1 }
 }
 
+impl<J: FnMut() -> f64> Machine<J> {
+    /// Takes this many leases without holders; `None` if leases are not counted.
+    pub(super) fn leases_counted(&mut self, now: Duration, count: Option<usize>) {
+        self.leased(now, Leased { count: count.unwrap_or_default(), ..Leased::default() });
+    }
+}
+
 /// Asks for the next step, and answers lookups.
 pub(super) fn poll<J: FnMut() -> f64>(machine: &mut Machine<J>, now: Duration) -> Step {
     match machine.poll(now) {

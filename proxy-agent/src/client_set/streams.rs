@@ -111,7 +111,12 @@ impl Streams {
         self.kept.len()
     }
 
-    /// The number of those of which no stream answers.
+    /// Whether a server has a stream.
+    pub(super) fn contains(&self, server: &str) -> bool {
+        self.kept.contains_key(server)
+    }
+
+    /// The number of servers of which no stream answers.
     pub(super) fn unresponsive_servers(&self) -> usize {
         self.kept.values().filter(|server| server.lanes.iter().all(|lane| lane.unresponsive)).count()
     }

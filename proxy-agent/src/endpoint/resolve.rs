@@ -28,6 +28,7 @@ use resolv_conf::ScopedIp;
 use rustix::io::Errno;
 use serve::logs::Peer;
 use serve::metrics::CountBy;
+use socket2::SockRef;
 use tokio::net::UdpSocket;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
@@ -121,8 +122,8 @@ struct State {
 struct ReadFile {
     path: PathBuf,
     text: Vec<u8>,
-    /// The modification time at that reading.
-    stamp: Option<SystemTime>,
+    /// The modification time and the length at that reading.
+    stamp: Option<(SystemTime, u64)>,
     /// The last reading failed.
     unreadable: bool,
 }
@@ -167,7 +168,13 @@ impl RuntimeProvider for ToServer {
         local: Option<SocketAddr>,
         limit: Option<Duration>,
     ) -> Later<'static, Self::Tcp> {
-        self.tokio.connect_tcp(self.server, local, limit)
+        let connecting = self.tokio.connect_tcp(self.server, local, limit);
+        Box::pin(async {
+            let stream = connecting.await?;
+            // The library keeps a connection to a server that has vanished, because lookups end before its time-out.
+            SockRef::from(&stream.0).set_tcp_user_timeout(Some(MAX_ANSWER_TIMEOUT))?;
+            Ok(stream)
+        })
     }
 
     fn bind_udp(&self, local: SocketAddr, _server: SocketAddr) -> Later<'static, Connected> {
@@ -272,7 +279,7 @@ impl ReadFile {
     /// Reads the file if it has changed; returns whether it did. A file that is missing or not for this user is an empty one, as in
     /// Go. After another error the text stays, and the next check reads again.
     fn read(&mut self) -> bool {
-        let stamp = std::fs::metadata(&self.path).and_then(|data| data.modified()).ok();
+        let stamp = std::fs::metadata(&self.path).and_then(|data| Ok((data.modified()?, data.len()))).ok();
         if stamp == self.stamp {
             return false;
         }

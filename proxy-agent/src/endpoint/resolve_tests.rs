@@ -342,6 +342,14 @@ async fn a_truncated_answer_is_asked_for_by_tcp() {
 }
 
 #[tokio::test]
+async fn a_connection_to_a_vanished_server_ends_soon() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let to = ToServer { tokio: TokioRuntimeProvider::default(), server: listener.local_addr().unwrap() };
+    let stream = to.connect_tcp(to.server, None, None).await.unwrap();
+    assert_eq!(SockRef::from(&stream.0).tcp_user_timeout().unwrap(), Some(MAX_ANSWER_TIMEOUT));
+}
+
+#[tokio::test]
 async fn use_vc_asks_by_tcp_only() {
     let denies = |query: Vec<u8>, from| vec![(answer(&query, &[]), from)];
     let resolver = with_servers("options use-vc", &[serve_by_tcp(denies, &["tcp.example"]).await.port()]);
@@ -474,6 +482,19 @@ async fn changed_files_are_read_anew() {
     assert_eq!(servers_of(&resolver), ["10.0.0.1:53"], "looked at a moment ago");
     tokio::time::advance(FILE_CHECK_INTERVAL).await;
     assert_eq!(servers_of(&resolver), ["10.0.0.2:53"]);
+}
+
+/// As on systems where all files have the same time, and after `cp -p`.
+#[tokio::test(start_paused = true)]
+async fn a_file_with_another_length_has_changed() {
+    let directory = tempfile::tempdir().unwrap();
+    let conf = directory.path().join("resolv.conf");
+    let resolver = resolver(directory.path(), "nameserver 10.0.0.1\noptions attempts:1\n");
+    let modified = std::fs::metadata(&conf).unwrap().modified().unwrap();
+    std::fs::write(&conf, "nameserver 10.0.0.10\noptions attempts:1\n").unwrap();
+    std::fs::File::open(&conf).unwrap().set_modified(modified).unwrap();
+    tokio::time::advance(FILE_CHECK_INTERVAL).await;
+    assert_eq!(servers_of(&resolver), ["10.0.0.10:53"]);
 }
 
 /// Changes a file that was read within the resolution of modification times.

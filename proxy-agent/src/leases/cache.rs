@@ -33,6 +33,7 @@ struct Entry {
     renewed: Option<Moment>,
     /// By the monotonic clock.
     counts_until: Duration,
+    holder: Option<Arc<str>>,
     advertised: Option<Advertised>,
 }
 
@@ -55,17 +56,17 @@ impl LeaseCache {
     /// Takes the present state of a lease.
     pub(super) fn update(&mut self, lease: &Lease, now: Now) {
         let name = &lease.metadata.name;
-        let advertised = advertised(lease);
         let (renewed, lasts) = (lease.spec.renew_time.or(lease.spec.acquire_time), lease::duration(lease));
-        match self.entries.get_mut(name) {
-            Some(entry) if entry.renewed == renewed => entry.advertised = advertised,
-            Some(entry) => *entry = Entry { renewed, counts_until: now.steady + lasts, advertised },
+        let counts_until = match self.entries.get(name) {
+            Some(entry) if entry.renewed == renewed => entry.counts_until,
+            Some(_) => now.steady + lasts,
             None => {
                 let left = lease::end(lease).map_or(Duration::ZERO, |end| end.since(now.wall));
-                let entry = Entry { renewed, counts_until: now.steady + left.min(lasts), advertised };
-                self.entries.insert(name.clone(), entry);
+                now.steady + left.min(lasts)
             }
-        }
+        };
+        let entry = Entry { renewed, counts_until, holder: holder(lease), advertised: advertised(lease) };
+        self.entries.insert(name.clone(), entry);
     }
 
     /// Removes a deleted lease.
@@ -73,12 +74,13 @@ impl LeaseCache {
         self.entries.remove(name);
     }
 
-    /// The leases that count at that moment of the monotonic clock, and their addresses in order.
+    /// The leases that count at that moment of the monotonic clock, their holders, and their addresses in order.
     pub(super) fn leased(&self, at: Duration) -> Leased {
         let counted = self.entries.values().filter(|entry| entry.counts_until > at);
         let mut advertised: Vec<_> = counted.clone().filter_map(|entry| entry.advertised.clone()).collect();
         advertised.sort_by_cached_key(|told| (told.dial.to_string(), Arc::clone(&told.server_id)));
-        Leased { count: counted.count(), advertised, stale: false }
+        let holders = counted.clone().filter_map(|entry| entry.holder.clone()).collect();
+        Leased { count: counted.count(), holders, advertised, stale: false }
     }
 
     /// When the next of these leases stops to count, unless it is renewed.
@@ -87,11 +89,14 @@ impl LeaseCache {
     }
 }
 
+fn holder(lease: &Lease) -> Option<Arc<str>> {
+    lease.spec.holder_identity.as_deref().filter(|id| !id.is_empty()).map(Arc::from)
+}
+
 /// The address that a lease tells; none if it is not `HOST:PORT`.
 fn advertised(lease: &Lease) -> Option<Advertised> {
     let (host, port) = host_port(lease.metadata.annotations.get(lease::AGENT_ADDRESS)?)?;
-    let server_id = lease.spec.holder_identity.as_deref()?.into();
-    Some(Advertised { dial: ServerAddress { host: host.to_owned(), port }, server_id })
+    Some(Advertised { dial: ServerAddress { host: host.to_owned(), port }, server_id: holder(lease)? })
 }
 
 #[cfg(test)]
@@ -117,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_those_of_leases_that_count() {
+    fn holders_and_addresses_are_those_of_leases_that_count() {
         let told = |name: &str, address: &str| {
             let mut lease = lease(name, 0);
             lease.metadata.annotations.insert(lease::AGENT_ADDRESS.into(), address.into());
@@ -136,6 +141,7 @@ mod tests {
         let shown: Vec<_> =
             leased.advertised.iter().map(|told| format!("{} {}", told.dial, told.server_id)).collect();
         assert_eq!((leased.count, shown), (3, vec!["10.0.0.1:1 a".to_owned(), "[::1]:2 b".to_owned()]));
+        assert_eq!(leased.holders, ["a", "b", "bad"].map(Arc::from).into());
         cache.update(&told("a", "10.0.0.2:1"), at(1));
         assert_eq!(cache.leased(Duration::ZERO).advertised[0].dial.host, "10.0.0.2", "without a renewal");
     }

@@ -172,8 +172,12 @@ impl LeaseCounter {
         }
     }
 
-    /// When to check the next lease that expires by the observed events; not too soon after the last check.
+    /// When to check the next lease that expires by the observed events; not too soon after the last check. After a failed check
+    /// another one is due even if all leases have been renewed since.
     fn check_at(&self) -> Option<Instant> {
+        if self.unreachable {
+            return Some(self.next_check);
+        }
         let end = self.cache.next_end(self.believed)?;
         Some((self.began + end).max(self.next_check))
     }

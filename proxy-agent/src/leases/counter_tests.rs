@@ -5,6 +5,7 @@ use cluster::{Client, Config, Moment};
 use fake_apiserver::{FakeApi, Fault};
 use serde_json::json;
 use serve::metrics::{Exposition, Registry};
+use tokio::time::timeout;
 
 use super::*;
 use crate::captured_log::CapturedLog;
@@ -66,8 +67,7 @@ fn number(leased: &Option<Leased>) -> Option<usize> {
 
 async fn becomes(counted: &mut watch::Receiver<Option<Leased>>, want: usize) {
     let seen = counted.wait_for(|count| number(count) == Some(want));
-    let seen =
-        tokio::time::timeout(Duration::from_secs(20), seen).await.map(|seen| seen.map(|seen| number(&seen)));
+    let seen = timeout(Duration::from_secs(20), seen).await.map(|seen| seen.map(|seen| number(&seen)));
     assert!(matches!(seen, Ok(Ok(_))), "wanted {want}, have {:?}", *counted.borrow());
 }
 
@@ -191,6 +191,28 @@ async fn the_last_count_holds_while_the_api_is_away_and_until_servers_could_rene
         holds(&mut counted, 3, back).await;
         assert!(!counted.borrow().as_ref().unwrap().stale);
     }
+}
+
+/// Such as an etcd that stands still for longer than leases last: the API server's cache keeps the watch alive.
+#[tokio::test]
+async fn leases_are_listed_after_a_failed_check_although_all_are_renewed() {
+    let world = World::new().await;
+    world.put("a", 1);
+    let mut counted = world.count();
+    becomes(&mut counted, 1).await;
+    assert!(world.api.wait(|api| api.count("watch=true") > 0).await);
+    world.api.set_fault("/leases", Fault::Status(500, "InternalError"));
+    let stale = async |counted: &mut watch::Receiver<Option<Leased>>, want: bool| {
+        let seen = counted.wait_for(|leased| leased.as_ref().is_some_and(|leased| leased.stale == want));
+        assert!(matches!(timeout(Duration::from_secs(20), seen).await, Ok(Ok(_))), "stale: {}", !want);
+    };
+    stale(&mut counted, true).await;
+    world.put("a", 600);
+    // Its event is the second one.
+    world.put("b", 600);
+    becomes(&mut counted, 2).await;
+    world.api.heal();
+    stale(&mut counted, false).await;
 }
 
 #[tokio::test]

@@ -204,10 +204,10 @@ impl Program {
             return Err(output("its apiVersion is not the kubeconfig's"));
         }
         let status = credential.status.ok_or(output("it has no status"))?;
-        let header =
-            status.token.filter(|token| !token.is_empty()).map(|token| bearer(token.trim())).transpose();
+        let given = |text: Option<String>| text.filter(|text| !text.is_empty());
+        let header = given(status.token).map(|token| bearer(token.trim())).transpose();
         let header = header.map_err(|_| output("its token has invalid characters"))?;
-        let identity = match (status.client_certificate_data, status.client_key_data) {
+        let identity = match (given(status.client_certificate_data), given(status.client_key_data)) {
             (Some(chain), Some(key)) => Some((Pem::Data(chain.into_bytes()), Pem::Data(key.into_bytes()))),
             (None, None) => None,
             _ => return Err(output("clientCertificateData and clientKeyData come together")),

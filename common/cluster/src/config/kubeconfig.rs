@@ -90,16 +90,20 @@ fn resolve(file: File, folder: &Path) -> Result<Config, String> {
     let current = current.ok_or("current-context is empty: name one of the contexts")?;
     let context = find(file.contexts, "context", &current)?;
     let cluster = find(file.clusters, "cluster", &context.cluster)?;
-    let user =
+    let mut user =
         if context.user.is_empty() { User::default() } else { find(file.users, "user", &context.user)? };
-    let server =
-        Server::parse(&cluster.server).map_err(|why| format!("{}: {why}", shown_server(&cluster.server)))?;
     let proxy = cluster.proxy_url.as_deref().filter(|url| !url.is_empty());
     let proxy =
         proxy.map(|url| Proxy::parse_for_http(url).map_err(|error| error.found_in("proxy-url").to_string()));
     let Cluster { certificate_authority: file, certificate_authority_data: data, .. } = &cluster;
     let ca = pem("certificate-authority", file.as_ref(), data.as_deref(), folder)?;
     let identity = identity(&user, folder)?;
+    let insecure = cluster.insecure_skip_tls_verify == Some(true);
+    // As in client-go: these settings decide about a server without a scheme, and a certificate takes precedence over a plug-in.
+    let scheme = if ca.is_some() || identity.is_some() || insecure { "https" } else { "http" };
+    let server = Server::parse(&cluster.server, scheme)
+        .map_err(|why| format!("{}: {why}", shown_server(&cluster.server)))?;
+    user.exec = user.exec.filter(|_| identity.is_none());
     let info = || cluster_info(&server, ca.as_ref(), &cluster);
     let credentials = credentials(user, folder, info)?;
     let stays_here = is_loopback(&server.host) && proxy.is_none();
@@ -115,7 +119,7 @@ fn resolve(file: File, folder: &Path) -> Result<Config, String> {
             ca,
             identity,
             server_name: cluster.tls_server_name.filter(|name| !name.is_empty()),
-            insecure: cluster.insecure_skip_tls_verify == Some(true),
+            insecure,
         },
         credentials,
         proxy: proxy.transpose()?,

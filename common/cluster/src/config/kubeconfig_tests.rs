@@ -41,6 +41,10 @@ fn every_kind_of_user_is_understood() {
             "plug-in \"aws\"",
         ),
         ("token: s3cret, exec: {apiVersion: client.authentication.k8s.io/v1, command: aws}", "token"),
+        (
+            "client-certificate: a.crt, client-key: a.key, exec: {apiVersion: client.authentication.k8s.io/v1, command: aws}",
+            "client certificate (unreadable)",
+        ),
     ];
     for (user, want) in rows {
         assert_eq!(shown(SERVER, user).unwrap(), format!("https://10.0.0.1:6443 with {want}"), "{user}");
@@ -49,6 +53,21 @@ fn every_kind_of_user_is_understood() {
     let config = config.unwrap();
     assert!(config.to_string().ends_with(&format!("token file {}/t", folder.path().display())), "{config}");
     assert!(!format!("{config:?}").contains("s3cret"));
+}
+
+/// Source: client-go `rest.DefaultServerUrlFor`.
+#[test]
+fn server_without_a_scheme_has_tls_if_the_kubeconfig_has_settings_of_it() {
+    let rows = [
+        ("", "", "http://10.0.0.1:6443"),
+        ("certificate-authority: ca.crt", "token: s3cret", "https://10.0.0.1:6443"),
+        ("insecure-skip-tls-verify: true", "token: s3cret", "https://10.0.0.1:6443"),
+        ("", "client-certificate: a.crt, client-key: a.key", "https://10.0.0.1:6443"),
+    ];
+    for (cluster, user, want) in rows {
+        let shown = shown(&format!("server: '10.0.0.1:6443', {cluster}"), user).unwrap();
+        assert_eq!(shown.split(' ').next(), Some(want), "{cluster} {user}");
+    }
 }
 
 #[test]

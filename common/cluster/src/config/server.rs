@@ -18,12 +18,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// Parses `https://HOST[:PORT][/PATH]`; without a scheme it is `http`, as in client-go.
+    /// Parses `[SCHEME://]HOST[:PORT][/PATH]`.
     ///
     /// # Errors
     /// The fault.
-    pub fn parse(url: &str) -> Result<Self, &'static str> {
-        let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
+    pub fn parse(url: &str, default_scheme: &str) -> Result<Self, &'static str> {
+        let (scheme, rest) = url.split_once("://").unwrap_or((default_scheme, url));
         let https = scheme.eq_ignore_ascii_case("https");
         if !https && !scheme.eq_ignore_ascii_case("http") {
             return Err("its scheme must be https or http");
@@ -76,7 +76,7 @@ mod tests {
             ("Http://localhost", "http://localhost:80"),
         ];
         for (text, shown) in rows {
-            assert_eq!(Server::parse(text).unwrap().to_string(), shown);
+            assert_eq!(Server::parse(text, "http").unwrap().to_string(), shown);
         }
         for bad in [
             "",
@@ -90,7 +90,7 @@ mod tests {
             "https://a b",
             "https://a/?x",
         ] {
-            assert!(Server::parse(bad).is_err(), "{bad}");
+            assert!(Server::parse(bad, "http").is_err(), "{bad}");
         }
     }
 }
