@@ -63,15 +63,6 @@ pub(super) enum Side {
     Client { linger: Arc<Linger>, _requests: Arc<Requests> },
 }
 
-impl Side {
-    fn frame(&self, packet: Packet<Bytes>) -> OutFrame {
-        match self {
-            Side::Server(_, queued) => OutFrame::new(packet).counted(queued),
-            Side::Client { .. } => OutFrame::new(packet),
-        }
-    }
-}
-
 /// One gRPC stream of packets.
 #[derive(Debug)]
 pub struct WireStream {
@@ -271,7 +262,10 @@ impl Wire for WireStream {
             // The Go client takes an empty DATA for an end of file, so we never send one.
             return Ok(());
         }
-        let frame = self.side.frame(packet);
+        let mut frame = OutFrame::new(packet);
+        if let Side::Server(_, queued) = &self.side {
+            frame = frame.counted(queued);
+        }
         let bytes = frame.remaining();
         if !self.finished
             && let Some(send) = &mut self.send
