@@ -4,6 +4,7 @@
 use std::fmt;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use driver::{CloseReason, Fill};
@@ -15,11 +16,11 @@ use serve::metrics::LiveGuard;
 use tokio::time::Instant;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use super::OpenGuard;
+use super::{Frontend, OpenGuard, Protocol};
 use crate::backends::LaneGuard;
 use crate::dial::{DialStages, FailureReason, Target};
 use crate::limits::Slot;
-use crate::metrics::{ClosedReason, Metrics};
+use crate::metrics::{ClosedReason, FrontendName, Metrics};
 
 /// The names of a connection in the log.
 #[derive(Debug)]
@@ -71,15 +72,18 @@ struct Record<'a> {
 
 impl ConnInfo {
     /// The names of a request that has just arrived, before its dial.
-    pub(super) fn new(
-        id: u64,
-        frontend: &'static str,
-        peer: Arc<str>,
-        target: Target,
-        (records, metrics): (ConnectionLogWriter, Metrics),
-    ) -> Self {
-        let stages = DialStages::default();
-        ConnInfo { id, frontend, peer, target, connect_id: 0, stages, records, metrics }
+    pub(super) fn new(frontend: &Frontend, protocol: Protocol, peer: Arc<str>, target: Target) -> Self {
+        static LAST_ID: AtomicU64 = AtomicU64::new(0);
+        ConnInfo {
+            id: LAST_ID.fetch_add(1, Ordering::Relaxed) + 1,
+            frontend: frontend.name.map_or(protocol.name(), FrontendName::name),
+            peer,
+            target,
+            connect_id: 0,
+            stages: DialStages::default(),
+            records: frontend.records.clone(),
+            metrics: frontend.metrics.clone(),
+        }
     }
 
     /// The agent that carries the connection, empty before the choice of one.

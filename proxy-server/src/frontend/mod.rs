@@ -18,7 +18,6 @@ mod testing;
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use commands::probe::Protocol;
 use net::listen::{Priority, descriptor_limit};
@@ -90,15 +89,4 @@ impl Frontend {
         let by_frontend = self.name.map(|name| self.metrics.frontend_connections.enter(name));
         OpenGuard { _by_protocol: by_protocol, _by_frontend: by_frontend }
     }
-
-    /// Its name in the log.
-    fn shown(&self, protocol: Protocol) -> &'static str {
-        self.name.map_or(protocol.name(), FrontendName::name)
-    }
-}
-
-/// A number for the log, counted over all frontends of this process, from 1.
-fn next_id() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    NEXT.fetch_add(1, Ordering::Relaxed)
 }

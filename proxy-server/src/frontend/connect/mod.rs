@@ -34,7 +34,7 @@ use self::head::{Head, HeadError, HeadParser};
 use self::local_io::SocketIo;
 use self::socket::{LINGER, Socket};
 use super::connection_log::{ConnInfo, ConnectionLog};
-use super::{DISCARD_LIMIT, Frontend, Protocol, next_id};
+use super::{DISCARD_LIMIT, Frontend, Protocol};
 use crate::dial::{DialFailure, Dialed, Target};
 use crate::metrics::FrontendName;
 
@@ -100,19 +100,17 @@ impl Frontend {
     async fn connect<S: Socket>(&self, mut socket: S, peer: Arc<str>, head: Head, mut early: BytesMut) {
         let live = self.enter(self.metrics.http_connections.enter());
         let lifetime = self.lifetimes.connections.token();
-        let id = next_id();
-        let target = Target::new("tcp", head.address).numbered(i64::try_from(id).unwrap_or_default());
+        let target = Target::new("tcp", head.address);
         let (host, user_agent) =
             (Peer(&target.address).to_string(), head.user_agent.as_deref().unwrap_or_default());
+        let mut identity = ConnInfo::new(self, Protocol::HttpConnect, peer, target);
+        let dial_id = i64::try_from(identity.id).unwrap_or_default();
+        identity.target.dial_id = dial_id;
         tracing::info!(
-            target: "v2", method = "CONNECT", host, userAgent = user_agent, connection = id,
-            frontend = self.name.map(FrontendName::name), %peer,
+            target: "v2", method = "CONNECT", host, userAgent = user_agent, connection = identity.id,
+            frontend = self.name.map(FrontendName::name), peer = %identity.peer,
             "Received request for host"
         );
-        let frontend = self.shown(Protocol::HttpConnect);
-        let own = (self.records.clone(), self.metrics.clone());
-        let mut identity = ConnInfo::new(id, frontend, peer, target, own);
-        let dial_id = identity.target.dial_id;
         // Not biased: if both are ready, either result is correct.
         let outcome = tokio::select! {
             outcome = self.dialer.dial(&identity.target, &mut identity.stages) => outcome,
