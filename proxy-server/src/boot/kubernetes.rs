@@ -6,7 +6,7 @@ use cluster::{Client, Clock};
 use crate::agent_stream::AgentGate;
 use crate::args::Config;
 use crate::auth::{AgentAuth, AllowedNames, Binding, Reviewer, api_review};
-use crate::leases::LeaseSettings;
+use crate::leases::{self, LeaseSettings};
 use crate::metrics::{AgentAuthMode, Metrics};
 
 /// The Kubernetes API client, if tokens or leases need one.
@@ -61,8 +61,12 @@ pub(super) fn agent_gate(
 
 /// The settings of the server's lease, if the lease controller is enabled.
 pub(super) fn lease_settings(config: &Config) -> Option<LeaseSettings> {
-    let (kube, id) = (&config.kube, config.replica.server_id.clone());
-    let (namespace, labels, address) = (&kube.lease_namespace, &kube.lease_label, &kube.advertise_address);
-    let settings = || LeaseSettings::new(namespace.clone(), labels.clone(), id, address.clone());
-    kube.enable_lease_controller.then(settings)
+    let kube = &config.kube;
+    kube.enable_lease_controller.then(|| LeaseSettings {
+        namespace: kube.lease_namespace.clone(),
+        labels: kube.lease_label.clone(),
+        server_id: config.replica.server_id.clone(),
+        advertise_address: kube.advertise_address.clone(),
+        every: leases::PERIOD,
+    })
 }
