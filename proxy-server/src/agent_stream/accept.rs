@@ -18,12 +18,11 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::connect_metadata::{ConnectMetadata, agent_id};
-use super::gate::AgentGate;
+use super::gate::{AgentGate, ConnectMetadata, agent_id};
 use super::handle::{Command, LinkFacts, LinkHandle};
 use super::handler::{Living, ServerLinkHandler};
+use super::listen::AgentSlot;
 use super::meter::LinkMeter;
-use super::slot::AgentSlot;
 use crate::accept::Lifetimes;
 use crate::auth::{Admitted, AgentPeer, Party, Recheck, Refused};
 use crate::backends::{Backend, BackendManager, LinkId, ReadinessPolicy, RegisterError};
@@ -355,7 +354,7 @@ pub(super) mod tests {
 
     use super::*;
     use crate::agent_stream::IdentityBinding;
-    use crate::agent_stream::slot::AgentSlots;
+    use crate::agent_stream::listen::AgentSlots;
     use crate::args::TokenAuth;
     use crate::auth::{AgentAuth, Binding, Review, Reviewer};
     use crate::backends::Strategy;

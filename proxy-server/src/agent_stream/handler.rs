@@ -16,8 +16,7 @@ use tokio::time::Instant;
 use tokio_util::sync::DropGuard;
 
 use super::handle::{Command, Commands, DialReply, LinkFacts, LinkHandle, OpenConnection};
-use super::packet_probe::{Finding, PacketProbe};
-use super::wait_timer::WaitTimer;
+use super::probes::{Finding, PacketProbe, WaitTimer};
 use crate::auth::AgentPeer;
 use crate::backends::Registration;
 use crate::dial::DialFailure;
@@ -94,10 +93,6 @@ impl ServerLinkHandler {
     fn carry_out(&mut self, conns: &mut Conns<Server>, now: Time, command: Command) {
         match command {
             Command::Dial { token, protocol, address, trace, reply } => {
-                if self.living.is_none() {
-                    let _ = reply.send(Err(DialFailure::LinkLost));
-                    return;
-                }
                 match conns.link().dial(&protocol, &address, trace) {
                     Some(key) => {
                         self.by_token.insert(token, key);
