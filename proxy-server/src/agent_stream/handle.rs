@@ -149,18 +149,14 @@ impl Drop for CancelOnDrop<'_> {
 #[derive(Debug)]
 pub struct OpenConnection {
     key: ConnKey,
-    id: ConnectId,
+    /// The agent's connect id, for logs. It is unique only within the agent stream.
+    pub id: ConnectId,
     commands: Option<mpsc::UnboundedSender<Box<Command>>>,
 }
 
 impl OpenConnection {
     pub(crate) fn new(key: ConnKey, id: ConnectId, commands: mpsc::UnboundedSender<Box<Command>>) -> Self {
         OpenConnection { key, id, commands: Some(commands) }
-    }
-
-    /// The agent's connect id, for logs. It is unique only within the agent stream.
-    pub fn connect_id(&self) -> ConnectId {
-        self.id
     }
 
     /// Hands the frontend's socket or stream to the link's task, which moves the bytes from then on. If the link was lost

@@ -20,8 +20,8 @@ use tokio::time::Instant;
 use tokio_util::io::poll_read_buf;
 use tokio_util::task::TaskTracker;
 
+use super::Frontend;
 use super::connection_log::{ConnInfo, ConnectionLog};
-use super::{Frontend, OpenGuard};
 use crate::accept::Lifetimes;
 use crate::agent_stream::testing::{Command, DialReply};
 use crate::agent_stream::{LinkFacts, LinkHandle, OpenConnection};
@@ -74,7 +74,7 @@ pub(super) fn connection_log(readings: &Readings) -> ConnectionLog {
         records: ConnectionLogWriter::default(),
         metrics: metrics.clone(),
     };
-    let live = OpenGuard { _by_protocol: metrics.http_connections.enter(), _by_frontend: None };
+    let live = (metrics.http_connections.enter(), None);
     let slot = Budget::new(1, 1).connection(&Budget::new(1, 1)).expect("room for one");
     let lane = LaneTraffic::new(Instant::now()).enter();
     ConnectionLog::open(identity, live, (slot, lane), TaskTracker::new().token())

@@ -125,7 +125,7 @@ impl Frontend {
         };
         match outcome {
             Ok(Dialed { connection, place }) => {
-                identity.connect_id = connection.connect_id().0;
+                identity.connect_id = connection.id.0;
                 // Before the answer, as in Go: a client that has left does not make the dial a failure.
                 let mut log = ConnectionLog::open(identity, live, place, lifetime);
                 let start = Instant::now();

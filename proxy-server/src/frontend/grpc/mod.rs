@@ -69,7 +69,7 @@ impl Frontend {
         };
         match outcome {
             Ok(Dialed { connection, place }) => {
-                let connect_id = connection.connect_id().0;
+                let connect_id = connection.id.0;
                 let sent = stream.machine.handle_dialed().map(|answer| stream.pass_on(answer));
                 let Some(Ok(())) = sent else {
                     let err = sent.and_then(Result::err);
