@@ -14,15 +14,15 @@ mod table;
 use std::ffi::OsString;
 
 use flags::{
-    Bind, Exit, FlagError, FlagSet, FlowOptions, Given, LogOptions, ProfilingFlags, RecordOptions, identity,
-    pair,
+    Exit, FlagError, FlagSet, FlowOptions, Given, LogOptions, ProfilingFlags, RecordOptions, identity, pair,
 };
 use grpc::KeepaliveFlags;
 use net::tls::{Accepted, TlsVersion};
 use uuid::Uuid;
 
-pub use config::{Config, FrontendConfig, FrontendListener, TlsListener, TokenAuth};
-use table::{AccessFlags, AgentFlags, FrontendFlags, KubeFlags, PortFlags, ReplicaFlags};
+pub use config::{Config, FrontendConfig, FrontendListener, TlsFiles, TokenAuth};
+pub(crate) use table::FrontendFlags;
+use table::{AccessFlags, AgentFlags, KubeFlags, PortFlags, ReplicaFlags};
 
 use crate::agent_stream::IdentityBinding;
 use crate::backends::Strategy;
@@ -48,13 +48,13 @@ fn config(given: Given, inherited_id: Option<OsString>) -> Result<Config, FlagEr
     let mut warnings = given.warnings.clone();
     warnings.extend(given.ignored());
     let frontend: FrontendFlags = given.group()?;
-    let frontends = frontend::frontends(&frontend, &given, &mut warnings)?;
+    let (frontends, frontend_tls) = frontend::frontends(&frontend, &given, &mut warnings)?;
     let agents: AgentFlags = given.group()?;
     warn("tls-min-version", &agents.tls_min_version, &mut warnings);
     warn("cipher-suites", &agents.cipher_suites, &mut warnings);
-    let agent_listener = agent_listener(&agents)?;
+    let agent_tls = agent_tls(&agents)?;
     let access: AccessFlags = given.group()?;
-    let token_auth = access::token_auth(&access, agent_listener.client_ca.is_some(), &mut warnings)?;
+    let token_auth = access::token_auth(&access, agent_tls.client_ca.is_some(), &mut warnings)?;
     let mut replica: ReplicaFlags = given.group()?;
     replica.server_id =
         identity("server-id", replica.server_id, inherited_id, || Uuid::new_v4().to_string())?;
@@ -74,7 +74,8 @@ fn config(given: Given, inherited_id: Option<OsString>) -> Result<Config, FlagEr
     warnings.extend(log.warnings());
     let mut config = Config {
         frontends,
-        agent_listener,
+        frontend_tls,
+        agent_tls,
         keepalive: KeepaliveFlags {
             time: agents.keepalive_time,
             half_open_timeout: agents.keepalive_timeout,
@@ -104,13 +105,13 @@ fn useless(config: &Config) -> Vec<String> {
     let (tokens, leases) = (config.token_auth.is_some(), config.kube.enable_lease_controller);
     let (no_api, api) = (!tokens && !leases, "there are neither leases nor token reviews");
     let no_rate = config.kube.kubeconfig_qps <= 0.0;
-    let is_unix = |frontend: &FrontendConfig| matches!(frontend.listener, FrontendListener::Unix { .. });
+    let is_unix = |frontend: &FrontendConfig| matches!(frontend.listener, FrontendListener::Unix(_));
     let is_grpc = |frontend: &FrontendConfig| frontend.protocol == Protocol::Grpc;
     let tls13 = config.agents.tls_min_version.value == TlsVersion::Tls13;
     let zones = [Strategy::Default, Strategy::DefaultRoute];
     let zoned = config.replica.proxy_strategies.iter().any(|strategy| zones.contains(strategy));
     let unproven = config.access.agent_identity_binding == IdentityBinding::Off
-        || !tokens && config.agent_listener.client_ca.is_none();
+        || !tokens && config.agent_tls.client_ca.is_none();
     let flags = [
         ("kubeconfig", no_api, api),
         ("kubeconfig-qps", no_api, api),
@@ -135,15 +136,14 @@ fn useless(config: &Config) -> Vec<String> {
     flags::without_effect(&config.changed_flags, &flags)
 }
 
-fn agent_listener(flags: &AgentFlags) -> Result<TlsListener, FlagError> {
+fn agent_tls(flags: &AgentFlags) -> Result<TlsFiles, FlagError> {
     let (cert, key) = (flags.cluster_cert.clone(), flags.cluster_key.clone());
     let pair = pair(("cluster-cert", cert), ("cluster-key", key))?;
     let (cert, key) = pair.ok_or_else(|| {
         let fix = "give --cluster-cert and --cluster-key, agents connect with TLS only";
         FlagError::empty("cluster-cert", fix)
     })?;
-    let bind = Bind { host: flags.agent_bind_address.clone(), port: flags.agent_port };
-    Ok(TlsListener { bind, cert, key, client_ca: flags.cluster_ca_cert.clone() })
+    Ok(TlsFiles { cert, key, client_ca: flags.cluster_ca_cert.clone() })
 }
 
 /// Adds the warnings about the flag's value.

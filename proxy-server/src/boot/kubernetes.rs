@@ -30,7 +30,7 @@ pub(super) fn agent_gate(
     kubernetes: Option<&Client>,
     metrics: &Metrics,
 ) -> Result<AgentGate> {
-    let (mode, auth) = match (&config.agent_listener.client_ca, &config.token_auth) {
+    let (mode, auth) = match (&config.agent_tls.client_ca, &config.token_auth) {
         (Some(_), _) => {
             let names = AllowedNames::new(config.access.agent_allowed_names.clone());
             (AgentAuthMode::Certificate, AgentAuth::Certificate(names))

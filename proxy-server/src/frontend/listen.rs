@@ -8,6 +8,7 @@
 //!
 //! Never detects a protocol: the flags decide.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,6 +55,16 @@ pub enum FrontendListener {
     Tls(TcpListener, TlsPort),
 }
 
+impl FrontendListener {
+    /// Where it listens.
+    pub fn address(&self) -> io::Result<String> {
+        Ok(match self {
+            FrontendListener::Unix(socket) => socket.path().display().to_string(),
+            FrontendListener::Tls(listener, _) => listener.local_addr()?.to_string(),
+        })
+    }
+}
+
 /// The TLS of a frontend's port. Cheap to clone.
 #[derive(Clone)]
 pub struct TlsPort {
@@ -82,11 +93,11 @@ pub async fn serve_frontend(
     let mut http2 = ServerSettings::for_frontends();
     http2.keepalive.interval = keepalive;
     let http2 = (mode == Protocol::Grpc).then(|| Arc::new(http2));
+    let name = listener.address().unwrap_or_else(|_| "TCP frontend".to_owned());
+    tracing::info!(target: "v0", port = "frontend", address = name, mode = mode.name(), "Listening");
     match listener {
         FrontendListener::Unix(socket) => {
-            let name = socket.path().display().to_string();
             let peer: Arc<str> = Arc::from("unix");
-            tracing::info!(target: "v0", port = "frontend", address = name, mode = mode.name(), "Listening");
             let serve = |connection| {
                 let (frontend, http2) = (frontend.clone().serving(&connection), http2.clone());
                 let peer = Arc::clone(&peer);
@@ -105,9 +116,6 @@ pub async fn serve_frontend(
             accept::each(accepting, &stop, serve).await;
         }
         FrontendListener::Tls(listener, TlsPort { tls, names, unauthenticated, handshakes }) => {
-            let address = listener.local_addr();
-            let name = address.map_or_else(|_| "TCP frontend".to_owned(), |address| address.to_string());
-            tracing::info!(target: "v0", port = "frontend", address = name, mode = mode.name(), "Listening");
             let connections = ConnectionSet::new(Port::Frontend, unauthenticated, frontend.metrics.clone());
             let tls = (tls, if mode == Protocol::Grpc { ALPN_H2 } else { ALPN_HTTP1 });
             let arriving =

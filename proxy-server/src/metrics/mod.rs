@@ -20,10 +20,7 @@ use serve::statusz::Journal;
 use crate::backends::{OutlierMetrics, RouteMetrics};
 use crate::dial::{DialMetrics, FailureReason};
 
-pub use labels::{
-    AgentAuthMode, Claim, ClaimAction, ClosedReason, FrontendName, PeerKind, Port, RefusedConnect,
-    ReviewResult, ServiceMethod, UnauthenticatedCloseReason,
-};
+pub use labels::*;
 
 /// The prefix of every name.
 pub const PREFIX: &str = "konnectivity_network_proxy_server";
