@@ -15,28 +15,16 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::frame::{OutFrame, Queued};
+use super::frame::OutFrame;
 
 /// How long a finished stream may take to send its queued frames: as long as a connection's flush may take.
 pub(super) const LINGER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A finished stream, and the token that is canceled once its frames were sent.
-type Lingering = (SendStream<OutFrame>, CancellationToken);
+pub(super) type Lingering = (SendStream<OutFrame>, CancellationToken);
 
-/// Where a server's stream leaves its queued frames.
-#[derive(Clone, Debug, Default)]
-pub(super) struct LingeringHandle(Weak<Mailbox<Lingering>>);
-
-impl LingeringHandle {
-    /// Keeps a finished stream whose frames `queued` counts.
-    pub(super) fn keep(&self, send: SendStream<OutFrame>, queued: &Queued) {
-        // The connection has ended.
-        let Some(mailbox) = self.0.upgrade() else { return };
-        if !queued.is_empty() {
-            mailbox.push((send, queued.all_sent()));
-        }
-    }
-}
+/// Where a server's stream leaves its queued frames while its connection exists.
+pub(super) type LingeringHandle = Weak<Mailbox<Lingering>>;
 
 /// The connection's part. Must be dropped after the connection.
 #[derive(Debug, Default)]
@@ -49,7 +37,7 @@ pub(super) struct LingeringStreams {
 impl LingeringStreams {
     /// The handle for streams of this connection.
     pub(super) fn handle(&self) -> LingeringHandle {
-        LingeringHandle(Arc::downgrade(&self.mailbox))
+        Arc::downgrade(&self.mailbox)
     }
 
     /// Drops the streams that have sent everything, and resets those past their deadline. Called after h2 has sent what

@@ -22,7 +22,7 @@ use mux::Packet;
 use parking_lot::Mutex;
 
 use super::backlog::Backlog;
-use super::deframe::{Deframer, MESSAGE_LIMIT, Step};
+use super::deframe::{Deframer, MESSAGE_LIMIT};
 use super::frame::{OVERHEAD, OutFrame, Queued};
 use super::keepalive::KeepaliveHandle;
 use super::lingering::{LingeringHandle, Mailbox};
@@ -184,12 +184,8 @@ impl WireStream {
     /// The next whole message, or the end.
     fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, WireError>> {
         loop {
-            let step = self.deframer.step()?;
+            let (message, mut used) = self.deframer.step()?;
             let Some(recv) = &mut self.recv else { return Poll::Ready(Ok(None)) };
-            let (message, mut used) = match step {
-                Step::Message(message, used) => (Some(message), used),
-                Step::Hungry(used) => (None, used),
-            };
             if message.is_none() && self.deframer.expects() > self.message_limit {
                 let text = format!("a message of more than {} bytes came too early", self.message_limit);
                 return Poll::Ready(Err(WireError::new(Code::ResourceExhausted, text)));
@@ -359,7 +355,9 @@ impl Drop for WireStream {
             // h2 sends the queued frames and, if the client has not ended, RST_STREAM with NO_ERROR.
             (Side::Server(lingering, queued), recv) if self.finished => {
                 drop(recv);
-                lingering.keep(send, queued);
+                if let Some(lingering) = lingering.upgrade().filter(|_| !queued.is_empty()) {
+                    lingering.push((send, queued.all_sent()));
+                }
             }
             _ if self.finished && self.ended => {}
             _ => send.send_reset(Reason::CANCEL),
