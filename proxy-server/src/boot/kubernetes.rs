@@ -11,17 +11,13 @@ use crate::metrics::{AgentAuthMode, Metrics};
 
 /// The Kubernetes API client, if tokens or leases need one.
 pub(super) fn client(config: &Config) -> Result<Option<Client>> {
-    if config.token_auth.is_none() && !config.kube.enable_lease_controller {
+    let kube = &config.kube;
+    if config.token_auth.is_none() && !kube.enable_lease_controller {
         return Ok(None);
     }
-    let api = cluster::Config::load(config.kube.kubeconfig.as_deref()).context("--kubeconfig")?;
-    tracing::info!(
-        api = %api,
-        qps = config.kube.kubeconfig_qps,
-        burst = config.kube.kubeconfig_burst,
-        "Kubernetes API"
-    );
-    Ok(Some(Client::new(api, "proxy-server", config.kube.kubeconfig_qps, config.kube.kubeconfig_burst)))
+    let api = cluster::Config::load(kube.kubeconfig.as_deref()).context("--kubeconfig")?;
+    tracing::info!(%api, qps = kube.kubeconfig_qps, burst = kube.kubeconfig_burst, "Kubernetes API");
+    Ok(Some(Client::new(api, "proxy-server", kube.kubeconfig_qps, kube.kubeconfig_burst)))
 }
 
 /// The credentials that agents must present, and the claims that they may make. Logs a warning if agents are not authenticated.

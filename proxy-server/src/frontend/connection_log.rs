@@ -168,15 +168,11 @@ impl ConnectionLog {
     ) -> Self {
         identity.metrics.dials.opened(&identity.stages);
         let connect = identity.stages.total();
+        let ConnInfo { id, frontend, peer, target, connect_id, .. } = &identity;
         tracing::debug!(
-            dialID = identity.target.dial_id,
-            connectionID = identity.connect_id,
-            agentID = %identity.agent(),
-            dialAddress = %Peer(&identity.target.address),
-            dialDuration = %GoDuration::from(connect),
-            connection = identity.id,
-            frontend = identity.frontend,
-            peer = %identity.peer,
+            dialID = target.dial_id, connectionID = connect_id, agentID = %identity.agent(),
+            dialAddress = %Peer(&target.address), dialDuration = %GoDuration::from(connect),
+            connection = id, frontend, %peer,
             "Proxy connection established"
         );
         ConnectionLog {
@@ -230,11 +226,9 @@ impl ConnectionLog {
     pub fn read_failed(&mut self, error: &io::Error) {
         self.note(error);
         if !Cause::Local(error.to_string()).is_abort() {
+            let ConnInfo { target, connect_id, .. } = &self.identity;
             tracing::error!(
-                err = %error,
-                host = %Peer(&self.identity.target.address),
-                agentID = %self.identity.agent(),
-                connectionID = self.identity.connect_id,
+                err = %error, host = %Peer(&target.address), agentID = %self.identity.agent(), connectionID = connect_id,
                 "Received failure on connection"
             );
         }
@@ -242,10 +236,9 @@ impl ConnectionLog {
 
     /// Logs that an HTTP CONNECT client was told of its connection.
     pub fn answered(&self) {
+        let ConnInfo { target, connect_id, .. } = &self.identity;
         tracing::debug!(
-            host = %Peer(&self.identity.target.address),
-            agentID = %self.identity.agent(),
-            connectionID = self.identity.connect_id,
+            host = %Peer(&target.address), agentID = %self.identity.agent(), connectionID = connect_id,
             "Connection established, sent 200 OK"
         );
     }
@@ -289,16 +282,11 @@ impl ConnectionLog {
 impl Drop for ConnectionLog {
     fn drop(&mut self) {
         self.closed(self.closed);
+        let ConnInfo { id, frontend, peer, target, connect_id, .. } = &self.identity;
         tracing::debug!(
-            connectionID = self.identity.connect_id,
-            agentID = %self.identity.agent(),
-            dialAddress = %Peer(&self.identity.target.address),
-            connection = self.identity.id,
-            frontend = self.identity.frontend,
-            peer = %self.identity.peer,
-            duration = ?self.since.elapsed(),
-            bytes_from_client = self.from_client,
-            bytes_to_client = self.to_client,
+            connectionID = connect_id, agentID = %self.identity.agent(), dialAddress = %Peer(&target.address),
+            connection = id, frontend, %peer, duration = ?self.since.elapsed(),
+            bytes_from_client = self.from_client, bytes_to_client = self.to_client,
             reason = %Peer(self.reason.as_deref().unwrap_or("dropped with its agent stream")),
             "connection ended"
         );

@@ -18,7 +18,6 @@ use http::HeaderMap;
 use net::listen::{AcceptLoop, LinkSocket, NOTSENT_LOWAT, Priority, UnixSocket};
 use net::tls::{ALPN_H2, ALPN_HTTP1, PeerIdentity, ReadAhead, ServerStream, ServerTls};
 use serve::logs::Peer;
-use serve::metrics::CountBy;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
@@ -32,7 +31,7 @@ use crate::agent_stream::AGENT_PATH;
 use crate::auth::{AllowedNames, shown};
 use crate::dial::FailureReason;
 use crate::limits::MAX_CONNECTIONS;
-use crate::metrics::{PeerKind, Port, RefusedConnect};
+use crate::metrics::{Metrics, PeerKind, Port, RefusedConnect};
 use crate::unauthenticated::{Arrived, ConnectionSet, Handshakes};
 
 /// The only path of the gRPC frontend.
@@ -123,8 +122,7 @@ pub async fn serve_frontend(
             let serve = |arrived: Arrived| {
                 let (frontend, http2, names) = (frontend.clone(), http2.clone(), names.clone());
                 async move {
-                    let refusals = &frontend.metrics.name_refusals;
-                    let Some((connection, peer)) = admit(arrived, &names, refusals) else { return };
+                    let Some((connection, peer)) = admit(arrived, &names, &frontend.metrics) else { return };
                     let frontend = frontend.serving(connection.get_ref().0.get_ref().stream());
                     match http2 {
                         None => frontend.serve_socket(*connection, peer).await,
@@ -138,16 +136,13 @@ pub async fn serve_frontend(
 }
 
 /// Admits a client whose verified certificate has an allowed name.
-fn admit(
-    mut arrived: Arrived,
-    names: &AllowedNames,
-    refusals: &CountBy<PeerKind>,
-) -> Option<(TlsConnection, Arc<str>)> {
+fn admit(mut arrived: Arrived, names: &AllowedNames, metrics: &Metrics) -> Option<(TlsConnection, Arc<str>)> {
     let certificate = PeerIdentity::of(arrived.stream.get_ref().1.peer_certificates());
     let peer = shown(certificate.as_ref(), arrived.address);
     if !names.allow(&certificate.unwrap_or_default()) {
-        refusals.count(PeerKind::Frontend);
-        arrived.slot.refused(&format!("{peer}: its certificate has no name in --frontend-allowed-names"));
+        metrics.name_refusals.count(PeerKind::Frontend);
+        let text = format!("{peer}: its certificate has no name in --frontend-allowed-names");
+        metrics.journal.refused(Port::Frontend.listener(), arrived.address.ip(), &text);
         if let Some(suppressed) = arrived.slot.log_due("name") {
             tracing::warn!(%peer, suppressed, "client refused: its certificate has no name in --frontend-allowed-names");
         }

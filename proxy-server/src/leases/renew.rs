@@ -115,12 +115,11 @@ impl Renewer {
             return;
         }
         tracing::info!(target: "v0", "Cleaning up server lease {name:?}");
-        match self.delete_unless_foreign(&name).await {
-            Err(error) if !error.is(404) => {
-                let namespace = &self.settings.namespace;
-                tracing::error!("Could not clean up lease {name:?} in namespace {namespace:?}: {error}");
-            }
-            _ => {}
+        if let Err(error) = self.delete_unless_foreign(&name).await
+            && !error.is(404)
+        {
+            let namespace = &self.settings.namespace;
+            tracing::error!("Could not clean up lease {name:?} in namespace {namespace:?}: {error}");
         }
     }
 

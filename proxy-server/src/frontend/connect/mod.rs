@@ -180,11 +180,18 @@ async fn read_head<S: Socket>(socket: &mut S, buffer: &mut BytesMut) -> Result<H
 }
 
 /// Resolves when the client no longer waits for the dial: its connection is reset, or ends before a byte of payload and the client
-/// is [`gone`]. (A client that sends payload and then FIN may want it delivered.) Payload is kept, up to [`MAX_EARLY`].
+/// seems to have gone. (A client that sends payload and then FIN may want it delivered.) Payload is kept, up to [`MAX_EARLY`].
 async fn left<S: Socket>(socket: &mut S, early: &mut BytesMut) {
     while early.len() < MAX_EARLY {
         match socket.read_buf(&mut bytes::BufMut::limit(&mut *early, MAX_EARLY)).await {
-            Ok(0) if early.is_empty() => return gone(socket).await,
+            Ok(0) if early.is_empty() => {
+                // Until then it is half-closed and waits for its answer. (Over TLS clients of Go and OpenSSL half-close by close_notify
+                // alone, so a FIN behind it counts as a departure.)
+                while !socket.may_be_gone() {
+                    sleep(GONE_CHECK_INTERVAL).await;
+                }
+                return;
+            }
             Ok(0) => break,
             Ok(_) => {}
             Err(error) => {
@@ -194,14 +201,6 @@ async fn left<S: Socket>(socket: &mut S, early: &mut BytesMut) {
         }
     }
     std::future::pending().await
-}
-
-/// Resolves when a client that sends no more seems to have gone. Until then it is half-closed and waits for its answer. (Over TLS
-/// clients of Go and OpenSSL half-close by close_notify alone, so a FIN behind it counts as a departure.)
-async fn gone<S: Socket>(socket: &mut S) {
-    while !socket.may_be_gone() {
-        sleep(GONE_CHECK_INTERVAL).await;
-    }
 }
 
 /// Writes an answer and the end of file; false if that failed.
