@@ -43,7 +43,7 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::accept::Lifetimes;
 use crate::agent_stream::{AgentListener, AgentService};
-use crate::args::{Config, FrontendListener, TlsListener};
+use crate::args::{Config, TlsFiles};
 use crate::backends::{BackendManager, keep_sweeping};
 use crate::dial::Dialer;
 use crate::leases::LeaseController;
@@ -121,10 +121,8 @@ impl Server {
         let kubernetes = kubernetes::client(&config)?;
         let gate = kubernetes::agent_gate(&config, kubernetes.as_ref(), &metrics)?;
         let server_count = ServerCount::new(u32::try_from(config.replica.server_count).unwrap_or(u32::MAX));
-        let count_watch = config.replica.server_count_file.clone().map(|path| {
-            server_count.load(&path);
-            ops.spawn(server_count.clone().watch(path))
-        });
+        let count_file = config.replica.server_count_file.clone();
+        let count_watch = count_file.map(|path| ops.spawn(server_count.clone().watch(path)));
         let service = Arc::new(AgentService {
             backends: backends.clone(),
             metrics: metrics.clone(),
@@ -136,11 +134,11 @@ impl Server {
             lifetimes: lifetimes.clone(),
             gate,
         });
-        let tls = load_tls(&config, &metrics, AGENTS, &config.agent_listener)?;
-        let bind = &config.agent_listener.bind;
+        let tls = load_tls(&config, &metrics, AGENTS, &config.agent_tls)?;
         let listener = {
             let _on = handshakes.enter();
-            bind_links(bind.host.text(), bind.port).context("--agent-port")?
+            bind_links(config.agents.agent_bind_address.text(), config.agents.agent_port)
+                .context("--agent-port")?
         };
         facts.listening("agents", listener.local_addr()?, "grpc");
         let agents = AgentListener { listener, tls: tls.clone(), service, handshakes: handshakes.clone() };
@@ -155,12 +153,9 @@ impl Server {
             streams: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
             logs: LogLimit::default(),
         };
-        // All ports of frontends have the same files.
-        let port = config.frontends.iter().find_map(|frontend| match &frontend.listener {
-            FrontendListener::Tcp(port) => Some(port),
-            FrontendListener::Unix { .. } => None,
-        });
-        let frontend_tls = port.map(|port| load_tls(&config, &metrics, FRONTEND, port)).transpose()?;
+        let frontend_tls = config.frontend_tls.as_ref();
+        let frontend_tls =
+            frontend_tls.map(|files| load_tls(&config, &metrics, FRONTEND, files)).transpose()?;
         let frontends =
             Frontend::all(&config, &service, &readiness, handshakes, &facts, frontend_tls.as_ref());
         let every = config.agents.certificate_reload_interval;
@@ -275,7 +270,7 @@ fn load_tls(
     config: &Config,
     metrics: &Metrics,
     side: CertificateSide,
-    TlsListener { cert, key, client_ca, .. }: &TlsListener,
+    TlsFiles { cert, key, client_ca }: &TlsFiles,
 ) -> Result<ServerTls> {
     let options = ServerTlsOptions {
         cert: cert.clone(),

@@ -45,29 +45,19 @@ async fn probe(
     if agent.is_empty() {
         return Ok(Probe { selection, stages: Vec::new() });
     }
-    let frontend = frontend.ok_or("the server dials for probes only with --allow-probe-dials")?;
+    let mut frontend = frontend.ok_or("the server dials for probes only with --allow-probe-dials")?;
     if backends.streams_of_agent(&agent).is_empty() {
         let note = format!("no connected agent has the id {agent:?}: {} connected", backends.agent_count());
         let missing = Stage { name: "selection".to_owned(), note, ..Stage::default() };
         return Ok(Probe { selection, stages: vec![missing] });
     }
     let selection = format!("agent {agent} was asked for ({selection})");
-    let stages = through(&agent, &target, then, frontend).await?;
-    Ok(Probe { selection, stages })
-}
-
-/// Dials through one agent.
-async fn through(
-    agent: &str,
-    target: &str,
-    then: AfterDial,
-    mut frontend: Frontend,
-) -> Result<Vec<Stage>, String> {
     let (client, socket) = UnixStream::pair().map_err(|error| error.to_string())?;
     frontend.dialer.only = Some(agent.into());
     // Ends when the socket is attached to its link or closed.
     tokio::spawn(async move { frontend.serve_socket(socket, "probe".into()).await });
-    Ok(stages(Box::new(client), Protocol::HttpConnect, (target, then), async || {}).await)
+    let stages = stages(Box::new(client), Protocol::HttpConnect, (&target, then), async || {}).await;
+    Ok(Probe { selection, stages })
 }
 
 #[cfg(test)]

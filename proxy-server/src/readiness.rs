@@ -83,24 +83,21 @@ fn doubts<L: Clone>(backends: &BackendManager<L>) -> String {
 /// The ejected agents, for `?verbose`: at most ten, because agents choose their ids.
 fn ejected(agents: &[AgentView]) -> String {
     let ejected = AgentView::ejected(agents, Instant::now());
-    let few = ejected.iter().take(10).map(|(id, rest)| format!("{} for {} s", Peer(id), rest.as_secs()));
-    let few: Vec<String> = few.collect();
-    match ejected.len() {
-        0 => String::new(),
-        all => format!("{all} ejected: {}", few.join(", ")),
+    if ejected.is_empty() {
+        return String::new();
     }
+    let few = ejected.iter().take(10).map(|(id, rest)| format!("{} for {} s", Peer(id), rest.as_secs()));
+    format!("{} ejected: {}", ejected.len(), few.collect::<Vec<_>>().join(", "))
 }
 
 /// Go's text, and the names of the strategies if the policy needs more than one.
 fn no_agent(policy: ReadinessPolicy, lacking: &[Strategy]) -> String {
     let text = "no connection to any proxy agent";
-    match policy {
-        ReadinessPolicy::FirstStrategy | ReadinessPolicy::Any => text.to_owned(),
-        ReadinessPolicy::All => {
-            let names: Vec<&str> = lacking.iter().map(|strategy| strategy.name()).collect();
-            format!("{text} for the strategies: {}", names.join(", "))
-        }
+    if policy != ReadinessPolicy::All {
+        return text.to_owned();
     }
+    let names: Vec<&str> = lacking.iter().map(|strategy| strategy.name()).collect();
+    format!("{text} for the strategies: {}", names.join(", "))
 }
 
 #[cfg(test)]

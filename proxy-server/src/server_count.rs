@@ -50,25 +50,23 @@ impl ServerCount {
         self.0.fault.lock().clone()
     }
 
-    /// Reads the file once, at the start. An unusable file is logged.
-    pub fn load(&self, path: &Path) {
-        self.take(path, read(path));
-    }
-
-    /// Takes the file's number whenever two looks agree on it. Never returns. A read of so small a file costs no more than a look
-    /// at its metadata.
-    pub async fn watch(self, path: PathBuf) {
+    /// Takes the file's number at once, and then whenever two looks agree on it. The future never ends. An unusable file is logged.
+    /// A read of so small a file costs no more than a look at its metadata.
+    pub fn watch(self, path: PathBuf) -> impl Future<Output = ()> {
         let (path, mut last) = (Arc::<Path>::from(path), None);
-        loop {
-            let file = Arc::clone(&path);
-            let read =
-                spawn_blocking(move || read(&file)).await.unwrap_or_else(|error| Err(error.to_string()));
-            // A file that is being written may have half a number.
-            if last.as_ref() == Some(&read) {
-                self.take(&path, read.clone());
+        self.take(&path, read(&path));
+        async move {
+            loop {
+                let file = Arc::clone(&path);
+                let read =
+                    spawn_blocking(move || read(&file)).await.unwrap_or_else(|error| Err(error.to_string()));
+                // A file that is being written may have half a number.
+                if last.as_ref() == Some(&read) {
+                    self.take(&path, read.clone());
+                }
+                last = Some(read);
+                sleep(FILE_CHECK_INTERVAL).await;
             }
-            last = Some(read);
-            sleep(FILE_CHECK_INTERVAL).await;
         }
     }
 
@@ -119,7 +117,7 @@ mod tests {
         fn new(text: &str) -> Self {
             let world = Self { folder: tempfile::tempdir().unwrap(), count: ServerCount::new(7) };
             world.write(text);
-            world.count.load(&world.path());
+            drop(world.count.clone().watch(world.path()));
             world
         }
 

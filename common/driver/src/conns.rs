@@ -204,7 +204,7 @@ impl<S: Side> Conns<S> {
     /// discarded.
     pub(crate) fn serve(&mut self, conn_waker: &ConnWaker, now: Time) -> usize {
         conn_waker.clear_listed();
-        let key = conn_waker.key();
+        let key = conn_waker.key;
         let Some(local) = self.local(key).filter(|local| local.io.is_some()) else { return 0 };
         if local.close_reason.is_some() {
             let allowance = self.link.discard_allowance(now);

@@ -9,22 +9,19 @@
 mod chunks;
 mod conns;
 mod handler;
-mod linger;
 mod live;
 mod local_io;
 mod memory;
+mod packets;
 mod ready;
-mod receive;
 mod runtime;
 mod task;
-mod transmit;
 
 pub use chunks::Chunks;
 pub use conns::Conns;
 pub use handler::{LinkHandler, Meter};
-pub use linger::{Linger, poll_discard};
 pub use live::{LiveConnection, SharedTraffic, Traffic};
-pub use local_io::{LocalIo, Read};
+pub use local_io::{Linger, LocalIo, Read, poll_discard};
 pub use memory::{Bounds, MemoryLimiter};
 pub use mux::{CloseReason, Fill};
 pub use runtime::data_runtime;

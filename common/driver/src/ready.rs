@@ -13,9 +13,7 @@ use parking_lot::Mutex;
 
 /// The list of one link's task.
 #[derive(Debug, Default)]
-pub(crate) struct ReadyList {
-    inner: Mutex<Inner>,
-}
+pub(crate) struct ReadyList(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -26,7 +24,8 @@ struct Inner {
 /// One connection's mark on the list. As a [`Waker`] it is registered with the connection's sockets.
 #[derive(Debug)]
 pub(crate) struct ConnWaker {
-    key: ConnKey,
+    /// The marked connection.
+    pub(crate) key: ConnKey,
     listed: AtomicBool,
     /// Weak, because the list holds marks.
     list: Weak<ReadyList>,
@@ -35,11 +34,6 @@ pub(crate) struct ConnWaker {
 impl ConnWaker {
     pub(crate) fn new(list: &Arc<ReadyList>, key: ConnKey) -> Arc<Self> {
         Arc::new(ConnWaker { key, listed: AtomicBool::new(false), list: Arc::downgrade(list) })
-    }
-
-    /// The marked connection.
-    pub(crate) fn key(&self) -> ConnKey {
-        self.key
     }
 
     /// Clears the mark. Call this before polling the sockets. A swap, so that the polls see what was written before a wake-up
@@ -60,7 +54,7 @@ impl Wake for ConnWaker {
         }
         let Some(list) = self.list.upgrade() else { return };
         let task = {
-            let mut inner = list.inner.lock();
+            let mut inner = list.0.lock();
             inner.ready.push(Arc::clone(self));
             inner.task.take()
         };
@@ -73,7 +67,7 @@ impl Wake for ConnWaker {
 impl ReadyList {
     /// Appends the ready connections to `into`, and registers `task` for the next wake-up.
     pub(crate) fn take(&self, task: &Waker, into: &mut VecDeque<Arc<ConnWaker>>) {
-        let mut inner = self.inner.lock();
+        let mut inner = self.0.lock();
         into.extend(inner.ready.drain(..));
         match &inner.task {
             Some(known) if known.will_wake(task) => {}
@@ -119,7 +113,7 @@ mod tests {
         waker.wake_by_ref();
         assert_eq!(count.0.load(Ordering::SeqCst), 1, "one wake-up of the task for one listing");
         list.take(&task, &mut ready);
-        assert_eq!(ready.iter().map(|conn_waker| conn_waker.key()).collect::<Vec<_>>(), [key()]);
+        assert_eq!(ready.iter().map(|conn_waker| conn_waker.key).collect::<Vec<_>>(), [key()]);
 
         ready[0].clear_listed();
         waker.wake_by_ref(); // while the connection is served

@@ -31,10 +31,6 @@ pub(super) struct Charge {
     bytes: usize,
 }
 
-/// The connection exceeds its limit.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct ChargeExceeded;
-
 impl Unadmitted {
     pub(super) fn join(&self) -> Charge {
         Charge { all: self.clone(), headers: 0, bytes: 0 }
@@ -48,19 +44,13 @@ impl Charge {
         self.headers = bytes.fold(self.headers, usize::saturating_add);
     }
 
-    /// Sets the number of bytes read from the peer so far.
-    ///
-    /// # Errors
-    /// The connection must end: it exceeds a limit.
-    pub(super) fn read(&mut self, bytes: u64) -> Result<(), ChargeExceeded> {
+    /// Sets the number of bytes read from the peer so far. Returns false if the connection must end, because it exceeds a
+    /// limit.
+    pub(super) fn read(&mut self, bytes: u64) -> bool {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).saturating_add(self.headers);
         let more = bytes.saturating_sub(std::mem::replace(&mut self.bytes, bytes));
         let total = self.all.0.fetch_add(more, Ordering::Relaxed).saturating_add(more);
-        if bytes <= MAX_CONNECTION_BYTES && (bytes <= TYPICAL_BYTES || total <= MAX_LISTENER_BYTES) {
-            Ok(())
-        } else {
-            Err(ChargeExceeded)
-        }
+        bytes <= MAX_CONNECTION_BYTES && (bytes <= TYPICAL_BYTES || total <= MAX_LISTENER_BYTES)
     }
 }
 
@@ -78,16 +68,16 @@ mod tests {
     fn charge_is_limited_for_each_connection_and_in_total() {
         let all = Unadmitted::default();
         let mut first = all.join();
-        assert_eq!(first.read(MAX_CONNECTION_BYTES as u64), Ok(()));
-        assert_eq!(first.read(MAX_CONNECTION_BYTES as u64 + 1), Err(ChargeExceeded));
+        assert!(first.read(MAX_CONNECTION_BYTES as u64));
+        assert!(!first.read(MAX_CONNECTION_BYTES as u64 + 1));
         let mut others: Vec<_> =
             (0..MAX_LISTENER_BYTES / MAX_CONNECTION_BYTES - 2).map(|_| all.join()).collect();
-        assert!(others.iter_mut().all(|other| other.read(MAX_CONNECTION_BYTES as u64).is_ok()));
+        assert!(others.iter_mut().all(|other| other.read(MAX_CONNECTION_BYTES as u64)));
         let (mut small, mut large) = (all.join(), all.join());
-        assert_eq!(large.read(MAX_CONNECTION_BYTES as u64), Err(ChargeExceeded), "all are charged too much");
-        assert_eq!(small.read(TYPICAL_BYTES as u64), Ok(()), "it is not one of those that cause it");
+        assert!(!large.read(MAX_CONNECTION_BYTES as u64), "all are charged too much");
+        assert!(small.read(TYPICAL_BYTES as u64), "it is not one of those that cause it");
         drop(first);
-        assert_eq!(large.read(MAX_CONNECTION_BYTES as u64), Ok(()), "given back");
+        assert!(large.read(MAX_CONNECTION_BYTES as u64), "given back");
         drop((others, small, large));
         assert_eq!(all.0.load(Ordering::Relaxed), 0);
     }
@@ -101,6 +91,6 @@ mod tests {
             headers.append("a", http::HeaderValue::from_static("b"));
         }
         charge.opened(&headers);
-        assert_eq!(charge.read(1), Err(ChargeExceeded));
+        assert!(!charge.read(1));
     }
 }

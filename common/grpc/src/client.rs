@@ -127,7 +127,7 @@ async fn open<IO: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let (linger, backlog) = (Arc::<Linger>::default(), flusher.backlog());
     let going_away = CancellationToken::new();
     let requests = Arc::new(Mutex::new(requests));
-    let goaway = GoAway { requests: Arc::downgrade(&requests), seen: going_away.clone() };
+    let goaway = (Arc::downgrade(&requests), going_away.clone());
     let task = tokio::spawn(drive(connection, flusher, pinger, Arc::clone(&linger), goaway));
     let connection = ConnectionHandle { task, keepalive: Arc::clone(&keepalive), going_away };
     let sent = send_request(&requests, request, first).await;
@@ -152,24 +152,6 @@ async fn send_request(
     Ok((send, response.await?))
 }
 
-/// Finds out that the server has sent GOAWAY.
-struct GoAway {
-    /// Weak, because the connection ends with its stream.
-    requests: Weak<Requests>,
-    seen: CancellationToken,
-}
-
-impl GoAway {
-    fn look(&self, cx: &mut Context<'_>) {
-        if !self.seen.is_cancelled()
-            && let Some(requests) = self.requests.upgrade()
-            && let Poll::Ready(Err(_)) = requests.lock().poll_ready(cx)
-        {
-            self.seen.cancel();
-        }
-    }
-}
-
 /// Whether a stream follows the response headers; false if they had the status OK.
 fn opens_stream(head: &http::response::Parts) -> Result<bool, WireError> {
     let text = |what: &str| format!("the answer is not gRPC: {what}, HTTP status {}", head.status);
@@ -186,13 +168,15 @@ fn opens_stream(head: &http::response::Parts) -> Result<bool, WireError> {
     Ok(true)
 }
 
-/// The task of a connection. No `async fn`, because that would keep the arguments twice.
+/// The task of a connection, which cancels `going_away` once the server has sent GOAWAY. No `async fn`, because that would keep
+/// the arguments twice.
 fn drive<IO: AsyncRead + AsyncWrite + Unpin>(
     mut connection: Connection<Buffered<IO>, OutFrame>,
     flusher: Flusher<IO>,
     mut pinger: Pinger,
     linger: Arc<Linger>,
-    goaway: GoAway,
+    // Weak, because the connection ends with its stream.
+    (requests, going_away): (Weak<Requests>, CancellationToken),
 ) -> impl Future<Output = Result<(), ConnectionError>> {
     // These streams must exist until the connection has ended.
     let mut lingering = Vec::new();
@@ -202,7 +186,12 @@ fn drive<IO: AsyncRead + AsyncWrite + Unpin>(
         if let Poll::Ready(end) = Pin::new(&mut connection).poll(cx) {
             return Poll::Ready(end.map_err(ConnectionError::from));
         }
-        goaway.look(cx);
+        if !going_away.is_cancelled()
+            && let Some(requests) = requests.upgrade()
+            && let Poll::Ready(Err(_)) = requests.lock().poll_ready(cx)
+        {
+            going_away.cancel();
+        }
         if let Poll::Ready(dead) = pinger.poll(cx, flusher.moved()) {
             return Poll::Ready(Err(dead.into()));
         }

@@ -24,15 +24,6 @@ const FRAGMENT: usize = 64;
 const FRAGMENT_COST: usize = 4 << 10;
 const MAX_FRAGMENT_DEBT: usize = 1_024 * FRAGMENT_COST;
 
-/// The result of one step of the deframer.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Step {
-    /// A whole message, and the number of bytes that this step consumed.
-    Message(Bytes, usize),
-    /// The deframer needs another chunk. The number of bytes that this step consumed.
-    Hungry(usize),
-}
-
 /// The state between two chunks.
 #[derive(Debug, Default)]
 pub(super) struct Deframer {
@@ -50,7 +41,7 @@ pub(super) struct Deframer {
 }
 
 impl Deframer {
-    /// Adds the bytes of the next DATA frame. Call only after [`Step::Hungry`].
+    /// Adds the bytes of the next DATA frame. Call only when [`Deframer::step`] has returned no message.
     pub(super) fn push(&mut self, chunk: Bytes) {
         debug_assert!(self.chunk.is_empty(), "the last chunk was read to its end");
         self.pushed = chunk.len();
@@ -73,7 +64,8 @@ impl Deframer {
         self.have == 0 && self.chunk.is_empty()
     }
 
-    pub(super) fn step(&mut self) -> Result<Step, WireError> {
+    /// A whole message, or `None` if another chunk is needed; and the number of bytes that this step has consumed.
+    pub(super) fn step(&mut self) -> Result<(Option<Bytes>, usize), WireError> {
         let before = self.chunk.len();
         if self.have < PREFIX && !self.read_prefix()? {
             return self.end_chunk(before);
@@ -81,7 +73,7 @@ impl Deframer {
         if self.gathered.is_empty() && self.chunk.len() >= self.length {
             let message = self.chunk.split_to(self.length);
             self.have = 0;
-            return Ok(Step::Message(message, before - self.chunk.len()));
+            return Ok((Some(message), before - self.chunk.len()));
         }
         let wanted = self.length - self.gathered.len();
         let part = self.chunk.split_to(wanted.min(self.chunk.len()));
@@ -91,18 +83,18 @@ impl Deframer {
         }
         self.have = 0;
         let message = Bytes::from(std::mem::take(&mut self.gathered));
-        Ok(Step::Message(message, before - self.chunk.len()))
+        Ok((Some(message), before - self.chunk.len()))
     }
 
     /// Ends a chunk: charges it if it is a fragment.
-    fn end_chunk(&mut self, used: usize) -> Result<Step, WireError> {
+    fn end_chunk(&mut self, used: usize) -> Result<(Option<Bytes>, usize), WireError> {
         if !self.at_boundary() && (1..FRAGMENT).contains(&std::mem::take(&mut self.pushed)) {
             self.owed += FRAGMENT_COST;
             if self.owed > MAX_FRAGMENT_DEBT {
                 return Err(WireError::new(Code::ResourceExhausted, "messages in frames of a few bytes"));
             }
         }
-        Ok(Step::Hungry(used))
+        Ok((None, used))
     }
 
     /// Reads the prefix from the chunk. Returns true if the prefix is complete.

@@ -14,7 +14,6 @@ pub mod joined;
 mod keepalive;
 mod lingering;
 pub mod live_streams;
-mod mailbox;
 mod packet;
 mod pinger;
 #[cfg(test)]

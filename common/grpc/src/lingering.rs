@@ -6,37 +6,25 @@
 //! stays among those that h2 counts when its connection ends, and h2 asserts that none is left.)
 
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use h2::{Reason, SendStream};
+use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::frame::{OutFrame, Queued};
-use super::mailbox::Mailbox;
+use super::frame::OutFrame;
 
 /// How long a finished stream may take to send its queued frames: as long as a connection's flush may take.
 pub(super) const LINGER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A finished stream, and the token that is canceled once its frames were sent.
-type Lingering = (SendStream<OutFrame>, CancellationToken);
+pub(super) type Lingering = (SendStream<OutFrame>, CancellationToken);
 
-/// Where a server's stream leaves its queued frames.
-#[derive(Clone, Debug, Default)]
-pub(super) struct LingeringHandle(Weak<Mailbox<Lingering>>);
-
-impl LingeringHandle {
-    /// Keeps a finished stream whose frames `queued` counts.
-    pub(super) fn keep(&self, send: SendStream<OutFrame>, queued: &Queued) {
-        // The connection has ended.
-        let Some(mailbox) = self.0.upgrade() else { return };
-        if !queued.is_empty() {
-            mailbox.push((send, queued.all_sent()));
-        }
-    }
-}
+/// Where a server's stream leaves its queued frames while its connection exists.
+pub(super) type LingeringHandle = Weak<Mailbox<Lingering>>;
 
 /// The connection's part. Must be dropped after the connection.
 #[derive(Debug, Default)]
@@ -49,7 +37,7 @@ pub(super) struct LingeringStreams {
 impl LingeringStreams {
     /// The handle for streams of this connection.
     pub(super) fn handle(&self) -> LingeringHandle {
-        LingeringHandle(Arc::downgrade(&self.mailbox))
+        Arc::downgrade(&self.mailbox)
     }
 
     /// Drops the streams that have sent everything, and resets those past their deadline. Called after h2 has sent what
@@ -66,5 +54,46 @@ impl LingeringStreams {
         }
         // A finished task keeps its memory until it is joined.
         while let Poll::Ready(Some(_)) = self.streams.poll_join_next(cx) {}
+    }
+}
+
+/// Objects that the streams of a connection leave to the task that drives it. The lock is never held during calls of h2, which
+/// wakes tasks.
+#[derive(Debug)]
+pub(super) struct Mailbox<T>(Mutex<Inner<T>>);
+
+#[derive(Debug)]
+struct Inner<T> {
+    items: Vec<T>,
+    driver: Option<Waker>,
+}
+
+impl<T> Default for Mailbox<T> {
+    fn default() -> Self {
+        Mailbox(Mutex::new(Inner { items: Vec::new(), driver: None }))
+    }
+}
+
+impl<T> Mailbox<T> {
+    /// Adds an object, and wakes the driver if it waits.
+    pub(super) fn push(&self, item: T) {
+        let driver = {
+            let mut inner = self.0.lock();
+            inner.items.push(item);
+            inner.driver.take()
+        };
+        if let Some(driver) = driver {
+            driver.wake();
+        }
+    }
+
+    /// The objects added since the last call, in order. Registers the driver's waker for the next one.
+    pub(super) fn take(&self, cx: &Context<'_>) -> Vec<T> {
+        let mut inner = self.0.lock();
+        match &mut inner.driver {
+            Some(driver) => driver.clone_from(cx.waker()),
+            none => *none = Some(cx.waker().clone()),
+        }
+        std::mem::take(&mut inner.items)
     }
 }

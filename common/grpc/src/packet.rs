@@ -110,7 +110,7 @@ fn judge(packet: proto::Packet, length: usize) -> Result<Incoming, &'static str>
 
 /// The message of a packet.
 pub(super) fn message(packet: Packet<Bytes>) -> proto::Packet {
-    let r#type = packet.kind().number();
+    let r#type = packet.kind() as i32;
     let payload = match packet {
         Packet::DialReq { random: DialId(random), protocol, address, trace } => {
             let traceparent = trace.map(|trace| trace.to_string()).unwrap_or_default();

@@ -87,9 +87,14 @@ impl Request {
         self.answer(StatusCode::OK, code, message);
     }
 
+    /// An answer without a body: HTTP status and gRPC status in one HEADERS frame.
     fn answer(mut self, http: StatusCode, code: Code, message: &str) {
+        let mut response = Response::new(());
+        *response.status_mut() = http;
+        *response.headers_mut() = status::trailers(code, message);
+        response.headers_mut().insert(CONTENT_TYPE, GRPC);
         // An error means that the client has already gone.
-        let _gone = self.respond.send_response(status::trailers_only(http, code, message), true);
+        let _gone = self.respond.send_response(response, true);
     }
 }
 

@@ -8,7 +8,6 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use h2::RecvStream;
 use h2::server::{Connection, SendResponse};
@@ -16,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Sleep, sleep};
 
 use super::OutFrame;
-use super::admission::{Charge, ChargeExceeded, Unadmitted};
+use super::admission::{Charge, Unadmitted};
 use super::buffered::{Buffered, Flusher, MAX_GATHERED_OVER_TLS, buffered};
 use super::keepalive::KeepaliveHandle;
 use super::lingering::LingeringStreams;
@@ -89,11 +88,11 @@ pub async fn serve_connection<IO: AsyncRead + AsyncWrite + Unpin>(
 }
 
 /// `None` if `shutdown` completes first.
-async fn handshake<IO: AsyncRead + AsyncWrite + Unpin>(
+async fn handshake<'s, IO: AsyncRead + AsyncWrite + Unpin>(
     io: IO,
-    settings: &ServerSettings,
+    settings: &'s ServerSettings,
     mut shutdown: Pin<&mut impl Future<Output = ()>>,
-) -> Result<Option<Serving<IO>>, ConnectionError> {
+) -> Result<Option<Serving<'s, IO>>, ConnectionError> {
     let (io, flusher) = buffered(io, settings.max_gathered, Some(&settings.turns));
     let mut overdue = Some(Box::pin(sleep(ADMISSION_TIMEOUT)));
     let mut handshake = pin!(settings.builder().handshake::<_, OutFrame>(io));
@@ -115,6 +114,7 @@ async fn handshake<IO: AsyncRead + AsyncWrite + Unpin>(
     let window = settings.first_windows().1;
     let pinger = Pinger::new(connection.ping_pong(), Arc::clone(&keepalive), window, flusher.backlog());
     Ok(Some(Serving {
+        settings,
         connection,
         lingering: LingeringStreams::default(),
         flusher,
@@ -125,11 +125,7 @@ async fn handshake<IO: AsyncRead + AsyncWrite + Unpin>(
         // An authenticated client may connect long before its first stream.
         overdue: overdue.filter(|_| settings.unadmitted.is_some()),
         unadmitted: settings.unadmitted.as_ref().map(Unadmitted::join),
-        next_stream: settings.next_stream_timeout,
         goaway_sent: false,
-        window: settings.initial_stream_window,
-        follows: settings.max_gathered == MAX_GATHERED_OVER_TLS,
-        connection_window: settings.initial_connection_window,
     }))
 }
 
@@ -149,7 +145,8 @@ fn poll_turn_end<T, IO: AsyncWrite + Unpin>(
 }
 
 /// A connection past its handshake. Dropping it ends its streams.
-struct Serving<IO> {
+struct Serving<'s, IO> {
+    settings: &'s ServerSettings,
     connection: Connection<Buffered<IO>, OutFrame>,
     /// Declared after the connection, so that it is dropped later.
     lingering: LingeringStreams,
@@ -164,18 +161,10 @@ struct Serving<IO> {
     unadmitted: Option<Charge>,
     /// The time-out, if set: until a stream is accepted, and later until one is opened while there is none.
     overdue: Option<Pin<Box<Sleep>>>,
-    /// The second of these time-outs.
-    next_stream: Option<Duration>,
     goaway_sent: bool,
-    /// The window of each stream of an admitted peer, in bytes.
-    window: u32,
-    /// Whether streams wait for the transport.
-    follows: bool,
-    /// The connection window of an admitted peer, in bytes.
-    connection_window: u32,
 }
 
-impl<IO: AsyncRead + AsyncWrite + Unpin> Serving<IO> {
+impl<IO: AsyncRead + AsyncWrite + Unpin> Serving<'_, IO> {
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -199,11 +188,12 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Serving<IO> {
         }
         self.fit_overdue(!self.connection.has_streams());
         if let Some(charge) = &mut self.unadmitted {
-            charge
-                .read(self.flusher.moved().read)
-                .map_err(|ChargeExceeded| ConnectionError::UnadmittedMemory)?;
+            if !charge.read(self.flusher.moved().read) {
+                return Poll::Ready(Err(ConnectionError::UnadmittedMemory));
+            }
         } else {
-            self.pinger.fit_window(cx, self.window, |window| self.connection.set_initial_window_size(window));
+            let window = self.settings.initial_stream_window;
+            self.pinger.fit_window(cx, window, |window| self.connection.set_initial_window_size(window));
         }
         poll_turn_end(cx, &self.flusher, &mut self.overdue, self.admitted)
     }
@@ -216,13 +206,13 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Serving<IO> {
         }
         let first = !std::mem::replace(&mut self.admitted, true);
         if self.unadmitted.take().is_some() {
-            self.connection.set_target_window_size(self.connection_window);
+            self.connection.set_target_window_size(self.settings.initial_connection_window);
         }
         if first || !idle {
             self.overdue = None;
         }
         if idle && self.overdue.is_none() {
-            self.overdue = self.next_stream.map(|limit| Box::pin(sleep(limit)));
+            self.overdue = self.settings.next_stream_timeout.map(|limit| Box::pin(sleep(limit)));
         }
     }
 
@@ -236,6 +226,8 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Serving<IO> {
         if let Some(charge) = &mut self.unadmitted {
             charge.opened(request.headers());
         }
+        // Over the Unix socket streams do not wait for the transport.
+        let waits = self.settings.max_gathered == MAX_GATHERED_OVER_TLS;
         let (head, body) = request.into_parts();
         let request = Request {
             path: head.uri.path().to_owned(),
@@ -246,8 +238,8 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Serving<IO> {
             respond,
             body,
             lingering: self.lingering.handle(),
-            window: self.window,
-            backlog: self.follows.then(|| self.flusher.backlog()),
+            window: self.settings.initial_stream_window,
+            backlog: waits.then(|| self.flusher.backlog()),
         };
         if let Some(request) = request.require_grpc(&head.method) {
             on_stream(request);

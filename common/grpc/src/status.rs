@@ -4,8 +4,8 @@
 
 use bytes::Bytes;
 use h2::Reason;
+use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use http::{Response, StatusCode};
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, percent_encode};
 
 use super::{Code, WireError};
@@ -118,15 +118,6 @@ pub(super) fn trailers(code: Code, message: &str) -> HeaderMap {
         }
     }
     trailers
-}
-
-/// An answer without a body: HTTP status and gRPC status in one HEADERS frame.
-pub(super) fn trailers_only(http: StatusCode, code: Code, message: &str) -> Response<()> {
-    let mut response = Response::new(());
-    *response.status_mut() = http;
-    *response.headers_mut() = trailers(code, message);
-    response.headers_mut().insert(CONTENT_TYPE, GRPC);
-    response
 }
 
 /// The result in a peer's trailers. An invalid number is Unknown, like a missing one.

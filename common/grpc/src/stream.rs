@@ -22,11 +22,10 @@ use mux::Packet;
 use parking_lot::Mutex;
 
 use super::backlog::Backlog;
-use super::deframe::{Deframer, MESSAGE_LIMIT, Step};
+use super::deframe::{Deframer, MESSAGE_LIMIT};
 use super::frame::{OVERHEAD, OutFrame, Queued};
 use super::keepalive::KeepaliveHandle;
-use super::lingering::LingeringHandle;
-use super::mailbox::Mailbox;
+use super::lingering::{LingeringHandle, Mailbox};
 use super::packet::decode;
 use super::settings::SEND_BUFFER;
 use super::{Code, Incoming, Wire, WireError, status};
@@ -61,15 +60,6 @@ pub(super) enum Side {
     /// The driver's list that receives a finished stream when it is dropped before the server has ended it, and the
     /// connection's handle for requests, which keeps the connection open.
     Client { linger: Arc<Linger>, _requests: Arc<Requests> },
-}
-
-impl Side {
-    fn frame(&self, packet: Packet<Bytes>) -> OutFrame {
-        match self {
-            Side::Server(_, queued) => OutFrame::new(packet).counted(queued),
-            Side::Client { .. } => OutFrame::new(packet),
-        }
-    }
 }
 
 /// One gRPC stream of packets.
@@ -194,12 +184,8 @@ impl WireStream {
     /// The next whole message, or the end.
     fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, WireError>> {
         loop {
-            let step = self.deframer.step()?;
+            let (message, mut used) = self.deframer.step()?;
             let Some(recv) = &mut self.recv else { return Poll::Ready(Ok(None)) };
-            let (message, mut used) = match step {
-                Step::Message(message, used) => (Some(message), used),
-                Step::Hungry(used) => (None, used),
-            };
             if message.is_none() && self.deframer.expects() > self.message_limit {
                 let text = format!("a message of more than {} bytes came too early", self.message_limit);
                 return Poll::Ready(Err(WireError::new(Code::ResourceExhausted, text)));
@@ -271,7 +257,10 @@ impl Wire for WireStream {
             // The Go client takes an empty DATA for an end of file, so we never send one.
             return Ok(());
         }
-        let frame = self.side.frame(packet);
+        let mut frame = OutFrame::new(packet);
+        if let Side::Server(_, queued) = &self.side {
+            frame = frame.counted(queued);
+        }
         let bytes = frame.remaining();
         if !self.finished
             && let Some(send) = &mut self.send
@@ -366,7 +355,9 @@ impl Drop for WireStream {
             // h2 sends the queued frames and, if the client has not ended, RST_STREAM with NO_ERROR.
             (Side::Server(lingering, queued), recv) if self.finished => {
                 drop(recv);
-                lingering.keep(send, queued);
+                if let Some(lingering) = lingering.upgrade().filter(|_| !queued.is_empty()) {
+                    lingering.push((send, queued.all_sent()));
+                }
             }
             _ if self.finished && self.ended => {}
             _ => send.send_reset(Reason::CANCEL),

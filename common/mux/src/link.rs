@@ -1,14 +1,15 @@
 //! All connections of one agent stream, for either end of it: the table and the packets.
 //!
 //! This module has the parts that both ends share; [`Side`] has the parts that differ; `local` has the driver's
-//! reports about local ends, `ends` the ends of connections. Invariant 1: a link is the only owner of its stream's dials and connections; [`Link::stream_lost`] ends
+//! reports about local ends, `ends` the ends of connections, `schedule` the order of sending, `memory` the connections that
+//! are reset for it. Invariant 1: a link is the only owner of its stream's dials and connections; [`Link::stream_lost`] ends
 //! them together. The driver keeps invariant 4, which is possible because nothing here waits.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use crate::conn::{Buffer, Conn, Fill, Fin, Growth, Phase, Usage};
-use crate::event::{Cause, Control, Disposition, Dropped, Event, Transmit};
+use crate::conn::{Buffer, Conn, Fill, Fin, Phase, Usage};
+use crate::event::{Cause, Control, Disposition, Dropped, Event};
 use crate::limits::{Limits, Negotiated, bdp};
 use crate::memory::Memory;
 use crate::packet::{ConnectId, DialId, Packet};
@@ -20,37 +21,29 @@ use crate::time::Time;
 /// One end of an agent stream: [`crate::Server`] or [`crate::Agent`].
 pub trait Side: Sized {
     /// How long the remaining direction of a half-closed connection may be idle.
-    #[doc(hidden)]
     const MAX_HALF_CLOSED_IDLE: Duration;
 
     /// Handles a packet from the peer, except DATA, GRANT and FIN, which mean the same at both ends.
-    #[doc(hidden)]
     fn handle<P: Payload>(link: &mut Link<Self, P>, now: Time, packet: Packet<P>) -> Disposition;
 
     /// Closes an open connection in order from this end. The local end receives further bytes only if it `listens`.
-    #[doc(hidden)]
     fn close<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey, listens: bool);
 
     /// The remaining direction of a half-closed connection was idle for [`Side::MAX_HALF_CLOSED_IDLE`].
-    #[doc(hidden)]
     fn idle<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey) {
         Self::close(link, now, key, true);
     }
 
     /// Both sources of a connection have ended by FIN. A server does nothing: the agent sees both FINs too, and sends CLOSE_RSP.
-    #[doc(hidden)]
     fn both_ended<P: Payload>(_link: &mut Link<Self, P>, _now: Time, _key: ConnKey) {}
 
     /// Resets an open connection: tells both the peer and the local end that it broke.
-    #[doc(hidden)]
     fn reset<P: Payload>(link: &mut Link<Self, P>, now: Time, key: ConnKey, cause: Cause);
 
     /// The answer to DATA of an unknown connection.
-    #[doc(hidden)]
     fn answer_to_unknown(id: ConnectId) -> Control;
 
     /// The stream was lost while this dial was pending.
-    #[doc(hidden)]
     fn dial_lost<P: Payload>(link: &mut Link<Self, P>, key: ConnKey);
 }
 
@@ -113,22 +106,6 @@ impl<S: Side, P: Payload> Link<S, P> {
     /// because a receive buffer, the sum of all, or the answers that the peer does not read have reached their limit.
     pub fn receiving(&self) -> bool {
         !self.lost && !self.memory.is_over_limit(&self.limits) && !self.outbox_full()
-    }
-
-    /// Bytes that wait on this side: the charged bytes for local ends, and the bytes that local ends hold for lack of
-    /// credit.
-    pub fn total_held(&self) -> usize {
-        self.memory.held()
-    }
-
-    /// Whether [`Link::poll_transmit`] may return something that needs a budget.
-    pub fn has_to_send(&self) -> bool {
-        self.schedule.has_to_send()
-    }
-
-    /// Whether the stream was lost.
-    pub fn is_lost(&self) -> bool {
-        self.lost
     }
 
     /// The bytes that wait for this connection's local end. None if the connection has ended.
@@ -253,33 +230,7 @@ impl<S: Side, P: Payload> Link<S, P> {
         self.widest = bdp(rtt, self.limits.window_max, self.limits.window_high_bdp);
     }
 
-    /// Memory is short: resets the largest connections that drain too slowly until `excess` charged bytes are free; if
-    /// `urgent`, also those that drain well. Measures again, by [`Link::poll_timeout`], while bytes are held.
-    pub fn shed(&mut self, now: Time, excess: usize, urgent: bool) {
-        for key in self.memory.largest_to_shed(&mut self.table, now, &self.limits, excess, urgent) {
-            self.break_off(now, key, Cause::Stalled);
-        }
-        self.memory.begin_measure(now, self.memory.held() > 0);
-    }
-
-    /// Resets the connections that hold up the link.
-    pub(crate) fn reset_slow(&mut self, now: Time) {
-        for key in self.memory.slow_readers(&mut self.table, now, &self.limits) {
-            self.break_off(now, key, Cause::Stalled);
-        }
-        let over_limit = self.memory.is_over_limit(&self.limits);
-        self.memory.begin_measure(now, over_limit);
-    }
-
     // ---- poll_* ----
-
-    /// The next thing to send, if `budget` bytes of payload may be sent now. With a budget of 0 nothing is sent, not
-    /// even control packets (they would queue without a limit below), but discards continue. Control packets go first;
-    /// a close never overtakes its own connection's data, because bytes that were read have been sent. Discards
-    /// alternate with reads: a source that never blocks would keep the others from being sent.
-    pub fn poll_transmit(&mut self, now: Time, budget: usize) -> Option<Transmit> {
-        self.schedule.next(&mut self.table, &self.limits, now, budget, S::answer_to_unknown)
-    }
 
     /// The next event for the driver to handle.
     pub fn poll_event(&mut self) -> Option<Event> {
@@ -314,9 +265,9 @@ impl<S: Side, P: Payload> Link<S, P> {
             self.dials.remove(&conn.random);
         }
         if conn.phase() == (Phase::Dialing { queued: true }) {
-            self.schedule.forget_dial(&self.table);
+            self.forget_dial();
         }
-        self.schedule.forget_ended(&self.table);
+        self.forget_ended();
     }
 
     /// Removes the connect id from the index: the peer cannot name the connection any more.
@@ -342,25 +293,6 @@ impl<S: Side, P: Payload> Link<S, P> {
         if grant {
             self.schedule.send_grant(key);
         }
-    }
-
-    /// How windows may grow now.
-    pub(crate) fn growth(&self) -> Growth {
-        Growth {
-            widest: self.widest,
-            base: self.limits.window_max,
-            budget: self.limits.high_bdp_budget.saturating_sub(self.memory.beyond()),
-            spacious: self.memory.queued() <= self.limits.link_budget / 4,
-            connections: self.by_id.len(),
-        }
-    }
-
-    pub(crate) fn send(&mut self, packet: Control) {
-        self.schedule.send(packet);
-    }
-
-    pub(crate) fn outbox_full(&self) -> bool {
-        self.schedule.outbox_full(&self.limits)
     }
 
     pub(crate) fn arm(&mut self, key: ConnKey, due: Option<Time>) {

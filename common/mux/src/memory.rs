@@ -1,9 +1,11 @@
 //! The memory of a link: the sums over its connections, their limits, and the choice of connections to reset.
 
-use crate::conn::{Conn, Usage};
+use crate::conn::{Growth, Usage};
+use crate::event::Cause;
 use crate::limits::{DRAIN_WINDOW, Limits};
+use crate::link::{Link, Side};
 use crate::payload::Payload;
-use crate::table::{ConnKey, Table};
+use crate::table::ConnKey;
 use crate::time::Time;
 
 /// The sums over all connections of a link.
@@ -31,18 +33,6 @@ impl Memory {
         self.over_hard = self.over_hard - over(before) + over(after);
     }
 
-    pub(crate) fn queued(&self) -> usize {
-        self.queued
-    }
-
-    pub(crate) fn held(&self) -> usize {
-        self.queued + self.ahead
-    }
-
-    pub(crate) fn beyond(&self) -> usize {
-        self.beyond
-    }
-
     /// Whether a receive buffer, or all together, exceed their limit.
     pub(crate) fn is_over_limit(&self, limits: &Limits) -> bool {
         self.over_hard > 0 || self.queued > limits.link_budget
@@ -65,66 +55,80 @@ impl Memory {
     pub(crate) fn end_measure(&mut self, now: Time) -> bool {
         self.next_measure.take_if(|due| *due <= now).is_some()
     }
+}
 
-    /// The connections to reset while the link is over a limit, because they drain too slowly. If a receive buffer exceeds
-    /// the hard cap, all slow ones above the soft cap are reset at once: a thousand stalled readers must not stop the link
-    /// one after the other. If the sum exceeds the budget, the largest are reset first, until half of the budget is free.
-    pub(crate) fn slow_readers<P: Payload>(
-        &mut self,
-        table: &mut Table<Conn<P>>,
-        now: Time,
-        limits: &Limits,
-    ) -> Vec<ConnKey> {
-        if !self.is_over_limit(limits) {
-            return Vec::new();
+impl<S: Side, P: Payload> Link<S, P> {
+    /// Bytes that wait on this side: the charged bytes for local ends, and the bytes that local ends hold for lack of
+    /// credit.
+    pub fn total_held(&self) -> usize {
+        self.memory.queued + self.memory.ahead
+    }
+
+    /// How windows may grow now.
+    pub(crate) fn growth(&self) -> Growth {
+        Growth {
+            widest: self.widest,
+            base: self.limits.window_max,
+            budget: self.limits.high_bdp_budget.saturating_sub(self.memory.beyond),
+            spacious: self.memory.queued <= self.limits.link_budget / 4,
+            connections: self.by_id.len(),
         }
+    }
+
+    /// Resets the connections that hold up the link, because they drain too slowly. If a receive buffer exceeds the hard cap,
+    /// all slow ones above the soft cap are reset at once: a thousand stalled readers must not stop the link one after the
+    /// other. If the sum exceeds the budget, the largest are reset first, until half of the budget is free.
+    pub(crate) fn reset_slow(&mut self, now: Time) {
+        if !self.memory.is_over_limit(&self.limits) {
+            return;
+        }
+        let limits = &self.limits;
         let mut slow: Vec<(usize, ConnKey)> = Vec::new();
-        for key in table.keys() {
-            let Some(conn) = table.get_mut(key) else { continue };
+        for key in self.table.keys() {
+            let Some(conn) = self.table.get_mut(key) else { continue };
             if conn.measure(now, limits) == Some(true) {
                 slow.push((conn.usage(limits).queued, key));
             }
         }
         slow.sort_unstable_by(|a, b| b.cmp(a));
-        let (blocked, crowded) = (self.over_hard > 0, self.queued > limits.link_budget);
-        let mut left = self.queued;
+        let Memory { over_hard, queued: mut left, .. } = self.memory;
+        let (blocked, crowded) = (over_hard > 0, left > limits.link_budget);
         slow.retain(|(queued, _)| {
             let stands_in_line = blocked && *queued > limits.soft_cap.min(limits.hard_cap);
             let reset = stands_in_line || (crowded && left > limits.link_budget / 2);
             left -= if reset { *queued } else { 0 };
             reset
         });
-        slow.into_iter().map(|(_, key)| key).collect()
+        for (_, key) in slow {
+            self.break_off(now, key, Cause::Stalled);
+        }
+        let over_limit = self.memory.is_over_limit(&self.limits);
+        self.memory.begin_measure(now, over_limit);
     }
 
-    /// The connections to reset when the process is short of memory: the largest that drain too slowly, until `excess`
-    /// bytes are free; if `urgent`, also those that drain well.
-    pub(crate) fn largest_to_shed<P: Payload>(
-        &mut self,
-        table: &mut Table<Conn<P>>,
-        now: Time,
-        limits: &Limits,
-        excess: usize,
-        urgent: bool,
-    ) -> Vec<ConnKey> {
+    /// Memory is short: resets the largest connections that drain too slowly until `excess` charged bytes are free; if
+    /// `urgent`, also those that drain well. Measures again, by [`Link::poll_timeout`], while bytes are held.
+    pub fn shed(&mut self, now: Time, excess: usize, urgent: bool) {
         let mut waiting: Vec<(usize, ConnKey)> = Vec::new();
-        for key in table.keys() {
-            let Some(conn) = table.get_mut(key) else { continue };
-            let usage = conn.usage(limits);
+        for key in self.table.keys() {
+            let Some(conn) = self.table.get_mut(key) else { continue };
+            let usage = conn.usage(&self.limits);
             let held = usage.queued + usage.ahead;
-            if !urgent && !conn.has_stalled(now, limits) {
-                conn.measure_anew(now, limits);
+            if !urgent && !conn.has_stalled(now, &self.limits) {
+                conn.measure_anew(now, &self.limits);
             } else if held > 0 {
                 waiting.push((held, key));
             }
         }
         waiting.sort_unstable_by(|a, b| b.cmp(a));
         let mut left = excess;
-        waiting.retain(|(held, _)| {
-            let reset = left > 0;
-            left = left.saturating_sub(*held);
-            reset
-        });
-        waiting.into_iter().map(|(_, key)| key).collect()
+        for (held, key) in waiting {
+            if left == 0 {
+                break;
+            }
+            left = left.saturating_sub(held);
+            self.break_off(now, key, Cause::Stalled);
+        }
+        self.memory.begin_measure(now, self.total_held() > 0);
     }
 }

@@ -19,18 +19,6 @@ pub struct ConnectId(pub i64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DialId(pub i64);
 
-impl fmt::Display for ConnectId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl fmt::Display for DialId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
 /// The W3C trace context of a dial: the sender's span, which the receiver's span has as its parent.
 ///
 /// `Display` is the header `traceparent` of version 00.
@@ -182,11 +170,6 @@ macro_rules! packet_kinds {
         impl PacketKind {
             /// All kinds, in the order of their numbers on the wire.
             pub const ALL: [PacketKind; [$($number),+].len()] = [$(PacketKind::$kind),+];
-
-            /// The number on the wire.
-            pub const fn number(self) -> i32 {
-                self as i32
-            }
 
             /// The enum's name in the .proto, the value of the label `packet_type`.
             pub const fn name(self) -> &'static str {

@@ -9,10 +9,10 @@ use std::collections::{BTreeSet, VecDeque};
 use crate::conn::Conn;
 use crate::discard::Discards;
 use crate::event::{Control, Transmit};
-use crate::limits::Limits;
+use crate::link::{Link, Side};
 use crate::packet::{ConnectId, Packet};
 use crate::payload::Payload;
-use crate::table::{ConnKey, Table};
+use crate::table::ConnKey;
 use crate::time::Time;
 
 /// How many fresh connections in a row are read before a busy one.
@@ -53,14 +53,6 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    // ---- entries ----
-
-    pub(crate) fn send(&mut self, packet: Control) {
-        if !self.shutdown {
-            self.outbox.push_back(Outgoing::Control(packet));
-        }
-    }
-
     /// Answers DATA of an unknown connection, unless the outbox already has an answer for this id. Otherwise a peer
     /// that does not read the answers, because its own DATA blocks it, would fill the outbox.
     pub(crate) fn answer_unknown(&mut self, id: ConnectId) {
@@ -102,117 +94,8 @@ impl Schedule {
         self.shutdown
     }
 
-    /// Whether something waits for a budget.
-    pub(crate) fn has_to_send(&self) -> bool {
-        !self.outbox.is_empty() || !self.grants.is_empty() || self.reads() > 0
-    }
-
-    /// Whether the outbox is at its limit.
-    pub(crate) fn outbox_full(&self, limits: &Limits) -> bool {
-        self.outbox.len().saturating_sub(self.stale_dials) >= limits.outbox
-    }
-
     fn reads(&self) -> usize {
         self.fresh.len() + self.busy.len()
-    }
-
-    /// A connection has ended. While the stream accepts nothing, no turn removes the entries of ended connections.
-    pub(crate) fn forget_ended<P: Payload>(&mut self, table: &Table<Conn<P>>) {
-        if self.reads() > 2 * table.len() + STALE_ENTRIES {
-            let lives = |key: &ConnKey| table.get(*key).is_some_and(Conn::is_open);
-            self.fresh.retain(lives);
-            self.busy.retain(lives);
-        }
-    }
-
-    /// A dial ended before its DIAL_REQ had its turn. Its entry is removed later, together with others.
-    pub(crate) fn forget_dial<P: Payload>(&mut self, table: &Table<Conn<P>>) {
-        self.stale_dials += 1;
-        if self.stale_dials > STALE_ENTRIES && self.stale_dials > self.outbox.len() / 2 {
-            self.outbox.retain(|outgoing| match outgoing {
-                Outgoing::Control(_) | Outgoing::UnknownConnection(_) => true,
-                Outgoing::Dial(key) => table.get(*key).is_some(),
-            });
-            self.stale_dials = 0;
-        }
-    }
-
-    // ---- turns ----
-
-    /// The next thing to send, if `budget` bytes of payload may be sent now. `answer` is the answer to DATA of an unknown
-    /// connection.
-    pub(crate) fn next<P: Payload>(
-        &mut self,
-        table: &mut Table<Conn<P>>,
-        limits: &Limits,
-        now: Time,
-        budget: usize,
-        answer: fn(ConnectId) -> Control,
-    ) -> Option<Transmit> {
-        if budget > 0 {
-            if let Some(packet) = self.next_control(table, answer) {
-                return Some(Transmit::Control(packet));
-            }
-            if std::mem::take(&mut self.discarded)
-                && let Some(read) = self.next_read(table, limits, budget)
-            {
-                return Some(read);
-            }
-        }
-        if let Some(discard) = self.next_discard(table, limits, now) {
-            self.discarded = true;
-            return Some(discard);
-        }
-        if budget > 0 { self.next_read(table, limits, budget) } else { None }
-    }
-
-    fn next_control<P: Payload>(
-        &mut self,
-        table: &mut Table<Conn<P>>,
-        answer: fn(ConnectId) -> Control,
-    ) -> Option<Control> {
-        while let Some(outgoing) = self.outbox.pop_front() {
-            match outgoing {
-                Outgoing::Control(packet) => return Some(packet),
-                Outgoing::UnknownConnection(id) => {
-                    self.unknown_ids.remove(&id);
-                    return Some(answer(id));
-                }
-                Outgoing::Dial(key) => {
-                    let dial =
-                        table.get_mut(key).and_then(|conn| Some((conn.random, conn.state.send_dial()?)));
-                    if let Some((random, (protocol, address, trace))) = dial {
-                        return Some(Packet::DialReq { random, protocol, address, trace });
-                    }
-                    self.stale_dials = self.stale_dials.saturating_sub(1);
-                }
-            }
-        }
-        while let Some(key) = self.grants.pop_front() {
-            let Some(conn) = table.get_mut(key) else { continue };
-            if let (Some(offset), Some(id)) = (conn.grant(), conn.id) {
-                return Some(Packet::Grant { id, offset });
-            }
-        }
-        None
-    }
-
-    fn next_read<P: Payload>(
-        &mut self,
-        table: &mut Table<Conn<P>>,
-        limits: &Limits,
-        budget: usize,
-    ) -> Option<Transmit> {
-        while let Some(key) = self.pop_source() {
-            match table.get_mut(key).and_then(Conn::turn) {
-                None => {}
-                Some(0) => return Some(Transmit::NoCredit { key }),
-                Some(room) => {
-                    return Some(Transmit::Read { key, max: budget.min(limits.chunk).min(room) });
-                }
-            }
-        }
-        None
     }
 
     fn pop_source(&mut self) -> Option<ConnKey> {
@@ -225,19 +108,120 @@ impl Schedule {
         self.streak = 0;
         self.busy.pop_front().or_else(|| self.fresh.pop_front())
     }
+}
 
-    fn next_discard<P: Payload>(
-        &mut self,
-        table: &mut Table<Conn<P>>,
-        limits: &Limits,
-        now: Time,
-    ) -> Option<Transmit> {
-        while let Some((key, max)) = self.discards.next(now, limits) {
+impl<S: Side, P: Payload> Link<S, P> {
+    // ---- entries ----
+
+    pub(crate) fn send(&mut self, packet: Control) {
+        if !self.schedule.shutdown {
+            self.schedule.outbox.push_back(Outgoing::Control(packet));
+        }
+    }
+
+    /// Whether [`Link::poll_transmit`] may return something that needs a budget.
+    pub fn has_to_send(&self) -> bool {
+        !self.schedule.outbox.is_empty() || !self.schedule.grants.is_empty() || self.schedule.reads() > 0
+    }
+
+    /// Whether the outbox is at its limit.
+    pub(crate) fn outbox_full(&self) -> bool {
+        self.schedule.outbox.len().saturating_sub(self.schedule.stale_dials) >= self.limits.outbox
+    }
+
+    /// A connection has ended. While the stream accepts nothing, no turn removes the entries of ended connections.
+    pub(crate) fn forget_ended(&mut self) {
+        if self.schedule.reads() > 2 * self.table.len() + STALE_ENTRIES {
+            let lives = |key: &ConnKey| self.table.get(*key).is_some_and(Conn::is_open);
+            self.schedule.fresh.retain(lives);
+            self.schedule.busy.retain(lives);
+        }
+    }
+
+    /// A dial ended before its DIAL_REQ had its turn. Its entry is removed later, together with others.
+    pub(crate) fn forget_dial(&mut self) {
+        let Schedule { outbox, stale_dials, .. } = &mut self.schedule;
+        *stale_dials += 1;
+        if *stale_dials > STALE_ENTRIES && *stale_dials > outbox.len() / 2 {
+            outbox.retain(|outgoing| match outgoing {
+                Outgoing::Control(_) | Outgoing::UnknownConnection(_) => true,
+                Outgoing::Dial(key) => self.table.get(*key).is_some(),
+            });
+            *stale_dials = 0;
+        }
+    }
+
+    // ---- turns ----
+
+    /// The next thing to send, if `budget` bytes of payload may be sent now. With a budget of 0 nothing is sent, not
+    /// even control packets (they would queue without a limit below), but discards continue. Control packets go first;
+    /// a close never overtakes its own connection's data, because bytes that were read have been sent. Discards
+    /// alternate with reads: a source that never blocks would keep the others from being sent.
+    pub fn poll_transmit(&mut self, now: Time, budget: usize) -> Option<Transmit> {
+        if budget > 0 {
+            if let Some(packet) = self.next_control() {
+                return Some(Transmit::Control(packet));
+            }
+            if std::mem::take(&mut self.schedule.discarded)
+                && let Some(read) = self.next_read(budget)
+            {
+                return Some(read);
+            }
+        }
+        if let Some(discard) = self.next_discard(now) {
+            self.schedule.discarded = true;
+            return Some(discard);
+        }
+        if budget > 0 { self.next_read(budget) } else { None }
+    }
+
+    fn next_control(&mut self) -> Option<Control> {
+        while let Some(outgoing) = self.schedule.outbox.pop_front() {
+            match outgoing {
+                Outgoing::Control(packet) => return Some(packet),
+                Outgoing::UnknownConnection(id) => {
+                    self.schedule.unknown_ids.remove(&id);
+                    return Some(S::answer_to_unknown(id));
+                }
+                Outgoing::Dial(key) => {
+                    let dial = self.table.get_mut(key);
+                    let dial = dial.and_then(|conn| Some((conn.random, conn.state.send_dial()?)));
+                    if let Some((random, (protocol, address, trace))) = dial {
+                        return Some(Packet::DialReq { random, protocol, address, trace });
+                    }
+                    self.schedule.stale_dials = self.schedule.stale_dials.saturating_sub(1);
+                }
+            }
+        }
+        while let Some(key) = self.schedule.grants.pop_front() {
+            let Some(conn) = self.table.get_mut(key) else { continue };
+            if let (Some(offset), Some(id)) = (conn.grant(), conn.id) {
+                return Some(Packet::Grant { id, offset });
+            }
+        }
+        None
+    }
+
+    fn next_read(&mut self, budget: usize) -> Option<Transmit> {
+        while let Some(key) = self.schedule.pop_source() {
+            match self.table.get_mut(key).and_then(Conn::turn) {
+                None => {}
+                Some(0) => return Some(Transmit::NoCredit { key }),
+                Some(room) => {
+                    return Some(Transmit::Read { key, max: budget.min(self.limits.chunk).min(room) });
+                }
+            }
+        }
+        None
+    }
+
+    fn next_discard(&mut self, now: Time) -> Option<Transmit> {
+        while let Some((key, max)) = self.schedule.discards.next(now, &self.limits) {
             // At the server the state of an ended connection may outlive its local end.
-            if table.end_lingering(key) {
+            if self.table.end_lingering(key) {
                 return Some(Transmit::Linger { key, max });
             }
-            if table.get_mut(key).is_some_and(Conn::discard_turn) {
+            if self.table.get_mut(key).is_some_and(Conn::discard_turn) {
                 return Some(Transmit::Discard { key, max });
             }
         }

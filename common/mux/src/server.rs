@@ -121,7 +121,8 @@ impl<P: Payload> Link<Server, P> {
                 Disposition::Dropped(Dropped::BadConnectId)
             }
             (Some(key), Ok(id)) => {
-                self.open(key, id);
+                self.register(key, id);
+                self.events.push_back(Event::Opened { key, id });
                 Disposition::Handled
             }
             (None, Ok(id)) if id.0 <= 0 || self.by_id.contains_key(&id) => {
@@ -167,11 +168,6 @@ impl<P: Payload> Link<Server, P> {
     fn unanswered_dial(&self, random: DialId) -> Option<ConnKey> {
         let key = *self.dials.get(&random)?;
         (self.phase(key) == Some(Phase::Dialing { queued: false })).then_some(key)
-    }
-
-    fn open(&mut self, key: ConnKey, id: ConnectId) {
-        self.register(key, id);
-        self.events.push_back(Event::Opened { key, id });
     }
 
     fn handle_close_response(&mut self, now: Time, id: ConnectId, error: String) -> Disposition {

@@ -474,10 +474,10 @@ fn reads_are_bounded_by_the_chunk_and_the_budget_however_many_are_busy() {
 #[test]
 fn open_dials_and_connections_are_counted() {
     let (mut link, keys) = server(Limits::default(), 2);
-    assert_eq!((link.len(), link.is_empty(), link.is_lost()), (2, false, false));
+    assert_eq!((link.len(), link.is_empty(), link.receiving()), (2, false, true));
     queued(&mut link, T0, keys[0], 5);
     link.stream_lost(T0);
-    assert_eq!((link.len(), link.is_empty(), link.is_lost()), (1, false, true));
+    assert_eq!((link.len(), link.is_empty(), link.receiving()), (1, false, false));
     queued(&mut link, T0, keys[0], 0);
     assert_eq!((link.len(), link.is_empty()), (0, true));
 }

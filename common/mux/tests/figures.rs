@@ -82,10 +82,9 @@ fn kinds_have_their_numbers_and_names_of_the_wire() {
     let names =
         ["DIAL_REQ", "DIAL_RSP", "CLOSE_REQ", "CLOSE_RSP", "DATA", "DIAL_CLS", "DRAIN", "GRANT", "FIN"];
     for (number, (kind, name)) in (0..7).chain(100..).zip(PacketKind::ALL.into_iter().zip(names)) {
-        assert_eq!((kind.number(), kind.name()), (number, name));
+        assert_eq!((kind as i32, kind.name()), (number, name));
     }
     let (random, id) = (DialId(-5), ConnectId(i64::MAX));
-    assert_eq!((random.to_string(), id.to_string()), ("-5".to_owned(), "9223372036854775807".to_owned()));
     let all: [Packet<u8>; 9] = [
         Packet::DialReq { random, protocol: "tcp".into(), address: "a:1".into(), trace: None },
         Packet::DialRsp { random, outcome: Err("no".into()) },

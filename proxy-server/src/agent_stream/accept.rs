@@ -18,12 +18,11 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::connect_metadata::{ConnectMetadata, agent_id};
-use super::gate::AgentGate;
+use super::gate::{AgentGate, ConnectMetadata, agent_id};
 use super::handle::{Command, LinkFacts, LinkHandle};
 use super::handler::{Living, ServerLinkHandler};
+use super::listen::AgentSlot;
 use super::meter::LinkMeter;
-use super::slot::AgentSlot;
 use crate::accept::Lifetimes;
 use crate::auth::{Admitted, AgentPeer, Party, Recheck, Refused};
 use crate::backends::{Backend, BackendManager, LinkId, ReadinessPolicy, RegisterError};
@@ -100,9 +99,11 @@ impl AgentService {
         };
         let stream = self.accept_stream(request, &link, &peer)?;
         self.probe_siblings(&link);
-        self.warn_of_missing_identifiers();
-        self.warn_of_empty_zone();
-        Some(self.drive(link, stream))
+        self.warn_of_unsuitable_agents();
+        let AgentLink { id, recheck, negotiated, handle, handler, meter, .. } = link;
+        let watch = AbortOnDropHandle::new(tokio::spawn(Arc::clone(&self).watch(handle.clone(), id)));
+        let driver = Driver::<Server, _, _, _>::new(&self.bounds, negotiated, stream, handler, meter);
+        Some(Started { driver: Box::pin(driver), handle, recheck, _watch: watch })
     }
 
     /// Authenticates an agent before it reads the rest of the metadata, and checks the agent's claims.
@@ -120,9 +121,9 @@ impl AgentService {
         // Go's server answers with `Unknown` and its error text.
         let metadata = ConnectMetadata::read(metadata)
             .map_err(|text| Refused::new(RefusedConnect::Metadata, Code::Unknown, text))?;
-        let owner = self.gate.judge(&admitted.identity, &metadata, peer, &self.backends, &self.metrics);
-        let owner =
-            owner.map_err(|text| Refused::new(RefusedConnect::Identity, Code::PermissionDenied, text))?;
+        let owner = self
+            .judge(&admitted.identity, &metadata, peer)
+            .map_err(|text| Refused::new(RefusedConnect::Identity, Code::PermissionDenied, text))?;
         tracing::info!(
             target: "v2", agentID = %Peer(&metadata.agent_id), serverID = %self.server_id, %peer,
             "Connect request from agent"
@@ -173,7 +174,7 @@ impl AgentService {
             let agent_id = &handle.facts.agent_id;
             if error == RegisterError::ForeignId {
                 // The other agent came since the gate looked.
-                let text = self.gate.foreign_id(agent_id, peer, &self.metrics);
+                let text = self.foreign_id(agent_id, peer);
                 return Refused::new(RefusedConnect::Identity, Code::PermissionDenied, text);
             }
             full(RefusedConnect::Registration, format!("agent ID {}: {error}", Peer(agent_id)))
@@ -270,38 +271,18 @@ impl AgentService {
         }
     }
 
-    /// The driver of an accepted stream, and the task that watches the stream.
-    fn drive(self: &Arc<Self>, link: AgentLink, stream: WireStream) -> Started {
-        let AgentLink { handle, handler, meter, .. } = link;
-        let watch = Arc::clone(self).watch(handle.clone(), link.id);
-        let driver = Driver::<Server, _, _, _>::new(&self.bounds, link.negotiated, stream, handler, meter);
-        Started {
-            driver: Box::pin(driver),
-            handle,
-            recheck: link.recheck,
-            _watch: AbortOnDropHandle::new(tokio::spawn(watch)),
+    /// Logs, once a minute, that the agents do not serve the first strategy, and that none is in the zone of `--prefer-zone`.
+    fn warn_of_unsuitable_agents(&self) {
+        let (agents, due) = (self.backends.agent_count(), |cause| self.gate.refusals.due_for(cause, ()));
+        if let Some(strategy) = self.backends.lacking(ReadinessPolicy::FirstStrategy).first()
+            && let Some(suppressed) = due("identifiers")
+        {
+            let text = "no connected agent has --agent-identifiers for the first of --proxy-strategies";
+            tracing::warn!(agents, strategy = strategy.name(), suppressed, "{text}");
         }
-    }
-
-    /// Logs, once a minute, that the agents do not serve the first strategy.
-    fn warn_of_missing_identifiers(&self) {
-        let lacking = self.backends.lacking(ReadinessPolicy::FirstStrategy);
-        let Some(strategy) = lacking.first().map(|strategy| strategy.name()) else { return };
-        let Some(suppressed) = self.gate.refusals.due_for("identifiers", ()) else { return };
-        let agents = self.backends.agent_count();
-        tracing::warn!(
-            agents,
-            strategy,
-            suppressed,
-            "no connected agent has --agent-identifiers for the first of --proxy-strategies"
-        );
-    }
-
-    /// Logs, once a minute, that no agent is in the zone of `--prefer-zone`.
-    fn warn_of_empty_zone(&self) {
-        let Some(zone) = self.backends.empty_zone() else { return };
-        if let Some(suppressed) = self.gate.refusals.due_for("zone", ()) {
-            let agents = self.backends.agent_count();
+        if let Some(zone) = self.backends.empty_zone()
+            && let Some(suppressed) = due("zone")
+        {
             tracing::warn!(%zone, agents, suppressed, "no connected agent is in the zone of --prefer-zone");
         }
     }
@@ -365,7 +346,7 @@ fn version(metadata: &HeaderMap) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use cluster::api::User;
     use cluster::{Clock, TokenReview};
     use grpc::{Keepalive, ServerSettings, connect, serve_connection};
@@ -373,13 +354,13 @@ mod tests {
 
     use super::*;
     use crate::agent_stream::IdentityBinding;
-    use crate::agent_stream::slot::AgentSlots;
+    use crate::agent_stream::listen::AgentSlots;
     use crate::args::TokenAuth;
     use crate::auth::{AgentAuth, Binding, Review, Reviewer};
     use crate::backends::Strategy;
     use crate::unauthenticated::ConnectionSet;
 
-    fn service() -> AgentService {
+    pub(in crate::agent_stream) fn service() -> AgentService {
         service_with(AgentAuth::Anonymous)
     }
 

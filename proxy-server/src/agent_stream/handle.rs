@@ -2,8 +2,7 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use driver::{LiveConnection, LocalIo, SharedTraffic};
@@ -16,16 +15,16 @@ use crate::dial::DialFailure;
 
 /// A request to a link's task.
 pub(crate) enum Command {
-    /// A request for a DIAL_REQ.
+    /// A request for a DIAL_REQ. The link's task sets the key.
     Dial {
-        token: u64,
+        key: Arc<OnceLock<ConnKey>>,
         protocol: String,
         address: String,
         trace: Option<TraceContext>,
         reply: oneshot::Sender<DialReply>,
     },
     /// The dial is not wanted any more.
-    CancelDial { token: u64 },
+    CancelDial { key: Arc<OnceLock<ConnKey>> },
     /// The frontend's end of a connection.
     Attach { key: ConnKey, local: Box<dyn LocalIo> },
     /// The connection is not wanted any more.
@@ -52,7 +51,6 @@ pub(crate) type Commands = mpsc::UnboundedReceiver<Box<Command>>;
 #[derive(Debug, Clone)]
 pub struct LinkHandle {
     pub(crate) commands: mpsc::UnboundedSender<Box<Command>>,
-    tokens: Arc<AtomicU64>,
     /// Facts that do not change.
     pub(crate) facts: Arc<LinkFacts>,
 }
@@ -85,8 +83,7 @@ impl LinkHandle {
     /// A handle, and the command queue for the link's task.
     pub(crate) fn new(facts: LinkFacts) -> (Self, Commands) {
         let (commands, queue) = mpsc::unbounded_channel();
-        let (tokens, facts) = (Arc::default(), Arc::new(facts));
-        (LinkHandle { commands, tokens, facts }, queue)
+        (LinkHandle { commands, facts: Arc::new(facts) }, queue)
     }
 
     /// Does nothing if the link's task has gone.
@@ -97,13 +94,13 @@ impl LinkHandle {
     /// Sends a DIAL_REQ on this link. A native agent is told the trace. Dropping the future cancels the dial at the agent.
     pub async fn dial(&self, protocol: String, address: String, trace: Option<TraceContext>) -> DialReply {
         let trace = trace.filter(|_| self.facts.traces);
-        let token = self.tokens.fetch_add(1, Ordering::Relaxed);
+        let key = Arc::<OnceLock<ConnKey>>::default();
         let (reply, answer) = oneshot::channel();
         // If the link's task has gone, `reply` is dropped with the command, and the dial returns `LinkLost`.
-        self.send(Command::Dial { token, protocol, address, trace, reply });
-        let mut cancel = CancelOnDrop { handle: self, token: Some(token) };
+        self.send(Command::Dial { key: Arc::clone(&key), protocol, address, trace, reply });
+        let mut cancel = CancelOnDrop { handle: self, key: Some(key) };
         let answer = answer.await;
-        cancel.token = None;
+        cancel.key = None;
         answer.unwrap_or(Err(DialFailure::LinkLost))
     }
 
@@ -133,13 +130,13 @@ impl LinkHandle {
 /// Cancels a dial that has no answer yet when it is dropped.
 struct CancelOnDrop<'a> {
     handle: &'a LinkHandle,
-    token: Option<u64>,
+    key: Option<Arc<OnceLock<ConnKey>>>,
 }
 
 impl Drop for CancelOnDrop<'_> {
     fn drop(&mut self) {
-        if let Some(token) = self.token {
-            self.handle.send(Command::CancelDial { token });
+        if let Some(key) = self.key.take() {
+            self.handle.send(Command::CancelDial { key });
         }
     }
 }
@@ -149,18 +146,14 @@ impl Drop for CancelOnDrop<'_> {
 #[derive(Debug)]
 pub struct OpenConnection {
     key: ConnKey,
-    id: ConnectId,
+    /// The agent's connect id, for logs. It is unique only within the agent stream.
+    pub id: ConnectId,
     commands: Option<mpsc::UnboundedSender<Box<Command>>>,
 }
 
 impl OpenConnection {
     pub(crate) fn new(key: ConnKey, id: ConnectId, commands: mpsc::UnboundedSender<Box<Command>>) -> Self {
         OpenConnection { key, id, commands: Some(commands) }
-    }
-
-    /// The agent's connect id, for logs. It is unique only within the agent stream.
-    pub fn connect_id(&self) -> ConnectId {
-        self.id
     }
 
     /// Hands the frontend's socket or stream to the link's task, which moves the bytes from then on. If the link was lost

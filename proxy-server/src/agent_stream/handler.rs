@@ -16,8 +16,7 @@ use tokio::time::Instant;
 use tokio_util::sync::DropGuard;
 
 use super::handle::{Command, Commands, DialReply, LinkFacts, LinkHandle, OpenConnection};
-use super::packet_probe::{Finding, PacketProbe};
-use super::wait_timer::WaitTimer;
+use super::probes::{Finding, PacketProbe, WaitTimer};
 use crate::auth::AgentPeer;
 use crate::backends::Registration;
 use crate::dial::DialFailure;
@@ -31,7 +30,6 @@ const COMMANDS_PER_TURN: usize = 256;
 
 /// A dial that waits for the agent's answer.
 struct PendingReply {
-    token: u64,
     target: String,
     reply: oneshot::Sender<DialReply>,
 }
@@ -41,7 +39,6 @@ pub(crate) struct ServerLinkHandler {
     commands: Commands,
     /// For the commands of connections; weak, so that only handles keep the link alive.
     back: WeakUnboundedSender<Box<Command>>,
-    by_token: HashMap<u64, ConnKey>,
     dials: HashMap<ConnKey, PendingReply>,
     facts: Arc<LinkFacts>,
     /// `None` once the stream is lost.
@@ -78,7 +75,6 @@ impl ServerLinkHandler {
         ServerLinkHandler {
             commands,
             back: handle.commands.downgrade(),
-            by_token: HashMap::new(),
             dials: HashMap::new(),
             facts: Arc::clone(&handle.facts),
             living: Some(living),
@@ -93,25 +89,22 @@ impl ServerLinkHandler {
 
     fn carry_out(&mut self, conns: &mut Conns<Server>, now: Time, command: Command) {
         match command {
-            Command::Dial { token, protocol, address, trace, reply } => {
-                if self.living.is_none() {
-                    let _ = reply.send(Err(DialFailure::LinkLost));
-                    return;
-                }
+            Command::Dial { key: known, protocol, address, trace, reply } => {
                 match conns.link().dial(&protocol, &address, trace) {
                     Some(key) => {
-                        self.by_token.insert(token, key);
-                        self.dials.insert(key, PendingReply { token, target: address, reply });
+                        known.get_or_init(|| key);
+                        self.dials.insert(key, PendingReply { target: address, reply });
                     }
                     None => {
                         let _ = reply.send(Err(DialFailure::Full));
                     }
                 }
             }
-            Command::CancelDial { token } => {
-                if let Some(key) = self.by_token.remove(&token) {
-                    self.dials.remove(&key);
-                    conns.link().abandon(now, key);
+            Command::CancelDial { key } => {
+                if let Some(key) = key.get()
+                    && self.dials.remove(key).is_some()
+                {
+                    conns.link().abandon(now, *key);
                 }
             }
             Command::Attach { key, local } => conns.attach(key, local),
@@ -174,12 +167,6 @@ impl ServerLinkHandler {
         }
         registration.manager.set_stuck(registration.id, stuck);
     }
-
-    fn take_reply(&mut self, key: ConnKey) -> Option<PendingReply> {
-        let pending = self.dials.remove(&key)?;
-        self.by_token.remove(&pending.token);
-        Some(pending)
-    }
 }
 
 impl LinkHandler<Server> for ServerLinkHandler {
@@ -198,8 +185,8 @@ impl LinkHandler<Server> for ServerLinkHandler {
     }
 
     fn opened(&mut self, conns: &mut Conns<Server>, now: Time, key: ConnKey, id: ConnectId) {
-        let pending = self.take_reply(key);
-        let (Some(PendingReply { target, reply, .. }), Some(back)) = (pending, self.back.upgrade()) else {
+        let pending = self.dials.remove(&key);
+        let (Some(PendingReply { target, reply }), Some(back)) = (pending, self.back.upgrade()) else {
             conns.link().abandon(now, key);
             conns.discard(key);
             return;
@@ -210,7 +197,7 @@ impl LinkHandler<Server> for ServerLinkHandler {
     }
 
     fn dial_failed(&mut self, key: ConnKey, error: DialError) {
-        if let Some(pending) = self.take_reply(key) {
+        if let Some(pending) = self.dials.remove(&key) {
             let _ = pending.reply.send(Err(error.into()));
         }
     }

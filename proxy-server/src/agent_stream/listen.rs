@@ -1,4 +1,4 @@
-//! The agent port: from a TCP connection to its agent streams.
+//! The agent port: from a TCP connection to its agent streams, and the slots of connections.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -7,17 +7,19 @@ use grpc::{ConnectionError, Keepalive, KeepaliveFlags, Request, ServerSettings, 
 use net::kernel::bound_silence;
 use net::listen::{AcceptLoop, Priority, descriptor_limit};
 use net::tls::{ALPN_H2, Gathering, PeerIdentity, READ_AHEAD, ServerTls};
+use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use super::accept::AgentService;
-use super::slot::{AgentSlot, AgentSlots};
 use crate::accept;
 use crate::auth::AgentPeer;
 use crate::limits::{agent_connections_within, unauthenticated_within};
 use crate::metrics::{Port, UnauthenticatedCloseReason};
-use crate::unauthenticated::{Arrived, ConnectionSet, Handshakes};
+use crate::unauthenticated::{Arrived, ConnectionSet, Handshakes, Slot};
 
 /// The agent port: bound, not yet accepting.
 pub struct AgentListener {
@@ -108,4 +110,108 @@ async fn serve(
     drop(slot);
     // Bytes that agents sent before their connection ended are still delivered to frontends, within the core's limits.
     while streams.join_next().await.is_some() {}
+}
+
+/// The slot of a connection: first one for unauthenticated peers, then one for admitted agents.
+#[derive(Debug)]
+pub(super) struct AgentSlot {
+    /// Slots of admitted agents.
+    agents: Arc<AgentSlots>,
+    /// Canceled when the connection is evicted for a new one; never for an admitted agent.
+    pub(super) evicted: CancellationToken,
+    holds: Mutex<Holds>,
+}
+
+/// The slots of admitted agents' connections.
+#[derive(Debug)]
+pub(super) struct AgentSlots {
+    free: Arc<Semaphore>,
+    most: usize,
+}
+
+impl AgentSlots {
+    pub(super) fn new(most: usize) -> Arc<Self> {
+        Arc::new(AgentSlots { free: Arc::new(Semaphore::new(most)), most })
+    }
+}
+
+#[derive(Debug)]
+enum Holds {
+    Unauthenticated(Slot),
+    Admitted { _permit: OwnedSemaphorePermit },
+}
+
+impl AgentSlot {
+    pub(super) fn new(slot: Slot, agents: Arc<AgentSlots>) -> Self {
+        let evicted = slot.evicted.clone();
+        AgentSlot { agents, evicted, holds: Mutex::new(Holds::Unauthenticated(slot)) }
+    }
+
+    /// Exchanges the slot for one of admitted agents; false if their connection limit is reached, or if this connection was
+    /// evicted.
+    pub(super) fn admit(&self) -> bool {
+        let mut holds = self.holds.lock();
+        let Holds::Unauthenticated(slot) = &*holds else { return true };
+        let Ok(permit) = Arc::clone(&self.agents.free).try_acquire_owned() else {
+            slot.closed(
+                UnauthenticatedCloseReason::AgentLimit,
+                &"the connection limit for agents is reached",
+            );
+            return false;
+        };
+        let admitted = slot.leave();
+        if admitted {
+            *holds = Holds::Admitted { _permit: permit };
+        }
+        admitted
+    }
+
+    /// Whether agents may open lanes: half of the slots are free. Otherwise lanes could take the slots of agents without any.
+    pub(super) fn has_room_for_lanes(&self) -> bool {
+        self.agents.free.available_permits() >= self.agents.most.div_ceil(2)
+    }
+
+    /// Counts the close of the connection, unless it belongs to an admitted agent.
+    pub(super) fn closed(&self, reason: UnauthenticatedCloseReason, error: &dyn std::fmt::Display) {
+        if let Holds::Unauthenticated(slot) = &*self.holds.lock() {
+            slot.closed(reason, error);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serve::metrics::Registry;
+
+    use super::*;
+    use crate::metrics::register;
+
+    #[tokio::test]
+    async fn an_admitted_agent_is_not_evicted_and_leaves_its_slot_to_others() {
+        let unauthenticated = ConnectionSet::new(Port::Agent, 1, register(&mut Registry::default()));
+        let agents = AgentSlots::new(1);
+        let slot =
+            |last| AgentSlot::new(unauthenticated.enter(([10, 0, 0, last], 1).into()), Arc::clone(&agents));
+        let agent = slot(1);
+        assert!(agent.admit() && agent.admit(), "its further streams need no slot");
+        let second = slot(2);
+        assert!(!agent.evicted.is_cancelled(), "it has no slot that could be taken");
+        assert!(!second.admit(), "the agents' slots are taken");
+        let third = slot(3);
+        second.evicted.cancelled().await;
+        drop(agent);
+        assert!(third.admit());
+    }
+
+    #[tokio::test]
+    async fn lanes_leave_half_of_the_slots_to_other_agents() {
+        let unauthenticated = ConnectionSet::new(Port::Agent, 9, register(&mut Registry::default()));
+        let agents = AgentSlots::new(4);
+        let slot = || AgentSlot::new(unauthenticated.enter(([10, 0, 0, 1], 1).into()), Arc::clone(&agents));
+        let (one, two, three) = (slot(), slot(), slot());
+        assert!(one.admit() && two.admit() && one.has_room_for_lanes());
+        assert!(three.admit() && !one.has_room_for_lanes());
+        drop(two);
+        assert!(one.has_room_for_lanes());
+    }
 }

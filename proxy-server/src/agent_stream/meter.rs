@@ -9,7 +9,7 @@ use serve::logs::{LogLimit, Peer};
 use serve::metrics::{LiveGuard, PacketMeter, Segment};
 use tokio::time::Instant;
 
-use super::handle::LinkFacts;
+use super::handle::{LinkFacts, LinkHandle};
 use crate::backends::{AgentStats, LaneTraffic, Registration};
 use crate::dial::FailureReason;
 use crate::metrics::{Metrics, ServiceMethod};
@@ -32,11 +32,7 @@ pub(crate) struct LinkMeter {
 }
 
 impl LinkMeter {
-    pub(crate) fn new<L: Clone>(
-        metrics: &Metrics,
-        facts: Arc<LinkFacts>,
-        registration: &Registration<L>,
-    ) -> Self {
+    pub(crate) fn new(metrics: &Metrics, facts: Arc<LinkFacts>, of: &Registration<LinkHandle>) -> Self {
         LinkMeter {
             metrics: metrics.clone(),
             from_agent: metrics.packets.meter(Segment::FromAgent),
@@ -44,8 +40,8 @@ impl LinkMeter {
             queued: 0,
             paused: None,
             facts,
-            stats: registration.stats.clone(),
-            lane: registration.lane.clone(),
+            stats: of.stats.clone(),
+            lane: of.lane.clone(),
             connections: (0, 0),
             logs: LogLimit::default(),
         }

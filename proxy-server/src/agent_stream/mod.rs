@@ -4,15 +4,12 @@
 //! server uses [`LinkHandle`]: it dials, then attaches a frontend's socket. Payload passes through the driver only.
 
 mod accept;
-mod connect_metadata;
 mod gate;
 mod handle;
 mod handler;
 mod listen;
 mod meter;
-mod packet_probe;
-mod slot;
-mod wait_timer;
+mod probes;
 mod watch;
 
 pub(crate) use accept::AGENT_PATH;

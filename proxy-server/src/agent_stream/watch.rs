@@ -5,13 +5,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serve::logs::{LogLimit, Peer};
+use serve::logs::Peer;
 use tokio::sync::watch;
 
 use super::accept::AgentService;
 use super::handle::{LinkFacts, LinkHandle};
-use crate::backends::{BackendManager, LinkId};
-use crate::metrics::{Metrics, Port};
+use crate::backends::LinkId;
+use crate::metrics::Port;
 
 /// How long two agents have one agent id until they are logged. A Go agent's duplicate connection ends at once.
 const SHARED_ID_AFTER: Duration = Duration::from_secs(10);
@@ -19,9 +19,8 @@ const SHARED_ID_AFTER: Duration = Duration::from_secs(10);
 impl AgentService {
     /// Follows the pings of a stream, and logs once if two agents seem to have one id.
     pub(super) async fn watch(self: Arc<Self>, handle: LinkHandle, link: LinkId) {
-        let (backends, metrics, toggles) = (&self.backends, &self.metrics, &self.gate.toggles);
-        let (unresponsive, agent_id) = (handle.facts.keepalive.unresponsive(), &handle.facts.agent_id);
-        let steered = follow_responsiveness(backends, metrics, toggles, link, unresponsive, agent_id);
+        let unresponsive = handle.facts.keepalive.unresponsive();
+        let steered = self.follow_responsiveness(link, unresponsive, &handle.facts.agent_id);
         tokio::join!(steered, self.report_shared_id(link, &handle.facts));
     }
 
@@ -39,38 +38,32 @@ impl AgentService {
             "two agents use one agent id: give each its own --agent-id"
         );
     }
-}
 
-/// Marks an agent stream as unresponsive while it does not answer pings, so that dials go to other streams, such as the agent's new
-/// one. Its open connections continue.
-async fn follow_responsiveness(
-    backends: &BackendManager<LinkHandle>,
-    metrics: &Metrics,
-    logs: &LogLimit,
-    link: LinkId,
-    mut unresponsive: watch::Receiver<bool>,
-    agent_id: &Arc<str>,
-) {
-    // A change before the first `changed` call must count, too.
-    unresponsive.mark_changed();
-    let mut known = false;
-    while unresponsive.changed().await.is_ok() {
-        let unresponsive = *unresponsive.borrow_and_update();
-        if std::mem::replace(&mut known, unresponsive) == unresponsive {
-            continue;
-        }
-        // The lanes of one agent count once.
-        if backends.set_unresponsive(link, unresponsive) {
-            metrics.unresponsive.inc();
-        }
-        if unresponsive {
-            if let Some(suppressed) = logs.due_for("unresponsive", agent_id) {
-                tracing::warn!(
-                    agentID = %Peer(agent_id), suppressed, "keepalive ping unanswered, dials go to other agents"
-                );
+    /// Marks an agent stream as unresponsive while it does not answer pings, so that dials go to other streams, such as the agent's
+    /// new one. Its open connections continue.
+    async fn follow_responsiveness(&self, link: LinkId, mut unresponsive: watch::Receiver<bool>, id: &str) {
+        // A change before the first `changed` call must count, too.
+        unresponsive.mark_changed();
+        let mut known = false;
+        while unresponsive.changed().await.is_ok() {
+            let unresponsive = *unresponsive.borrow_and_update();
+            if std::mem::replace(&mut known, unresponsive) == unresponsive {
+                continue;
             }
-        } else if let Some(suppressed) = logs.due_for("responsive", agent_id) {
-            tracing::info!(agentID = %Peer(agent_id), suppressed, "keepalive ping answered again");
+            // The lanes of one agent count once.
+            if self.backends.set_unresponsive(link, unresponsive) {
+                self.metrics.unresponsive.inc();
+            }
+            let due = |cause| self.gate.toggles.due_for(cause, id);
+            if unresponsive {
+                if let Some(suppressed) = due("unresponsive") {
+                    tracing::warn!(
+                        agentID = %Peer(id), suppressed, "keepalive ping unanswered, dials go to other agents"
+                    );
+                }
+            } else if let Some(suppressed) = due("responsive") {
+                tracing::info!(agentID = %Peer(id), suppressed, "keepalive ping answered again");
+            }
         }
     }
 }
@@ -86,23 +79,21 @@ fn rival_address(rivals: &[LinkHandle], own: &LinkFacts) -> Option<IpAddr> {
 mod tests {
     use std::net::SocketAddr;
 
-    use serve::metrics::Registry;
     use tokio_util::task::AbortOnDropHandle;
 
     use super::*;
-    use crate::backends::{Backend, Identifiers, Strategy};
+    use crate::agent_stream::accept::tests::service;
+    use crate::backends::{Backend, Identifiers};
     use crate::captured_log::CapturedLog;
 
     #[tokio::test(start_paused = true)]
     async fn agent_that_toggles_is_logged_once_a_minute() {
         let log = CapturedLog::new();
-        let metrics = crate::metrics::register(&mut Registry::default());
-        let backends = BackendManager::new(&[Strategy::Default], metrics.routes.clone());
+        let service = service();
+        let metrics = service.metrics.clone();
         let (state, watched) = watch::channel(false);
-        let counted = metrics.clone();
         let _steered = AbortOnDropHandle::new(tokio::spawn(async move {
-            follow_responsiveness(&backends, &counted, &LogLimit::default(), LinkId(1), watched, &"a".into())
-                .await;
+            service.follow_responsiveness(LinkId(1), watched, "a").await;
         }));
         for toggle in 0..20 {
             state.send(toggle % 2 == 0).unwrap();
@@ -117,8 +108,8 @@ mod tests {
 
     #[test]
     fn lanes_that_become_unresponsive_at_the_same_time_count_once() {
-        let metrics = crate::metrics::register(&mut Registry::default());
-        let backends = BackendManager::new(&[Strategy::Default], metrics.routes.clone());
+        let service = service();
+        let (metrics, backends) = (&service.metrics, &service.backends);
         let lane = || Backend {
             agent_id: "a".into(),
             identifiers: Identifiers::default(),
@@ -127,12 +118,12 @@ mod tests {
             handle: LinkHandle::new(LinkFacts::default()).0,
         };
         let lanes = [lane(), lane()].map(|lane| backends.register(lane).unwrap());
-        let (together, logs) = (std::sync::Barrier::new(2), LogLimit::default());
+        let together = std::sync::Barrier::new(2);
         let silence = |id| {
             let (_, silent) = watch::channel(true);
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
             together.wait();
-            runtime.block_on(follow_responsiveness(&backends, &metrics, &logs, id, silent, &"a".into()));
+            runtime.block_on(service.follow_responsiveness(id, silent, "a"));
         };
         for round in 1..=500 {
             std::thread::scope(|scope| {

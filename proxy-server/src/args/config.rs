@@ -17,8 +17,10 @@ use crate::frontend::Protocol;
 pub struct Config {
     /// Where kube-apiserver connects: different addresses, at least one.
     pub frontends: Vec<FrontendConfig>,
-    /// Where agents connect.
-    pub agent_listener: TlsListener,
+    /// The TLS of the frontends' ports, if there is a port.
+    pub frontend_tls: Option<TlsFiles>,
+    /// The TLS of the agent port.
+    pub agent_tls: TlsFiles,
     /// Pings to an agent; [`KeepaliveFlags::time`] is at least 1 s.
     pub keepalive: KeepaliveFlags,
     /// Authentication of agents by service account tokens.
@@ -65,8 +67,8 @@ impl fmt::Display for FrontendConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let protocol = self.protocol.name();
         match &self.listener {
-            FrontendListener::Unix { path, .. } => write!(f, "{protocol}+unix:{}", path.display()),
-            FrontendListener::Tcp(TlsListener { bind: Bind { host, port }, .. }) => match host.text() {
+            FrontendListener::Unix(path) => write!(f, "{protocol}+unix:{}", path.display()),
+            FrontendListener::Tcp(Bind { host, port }) => match host.text() {
                 "" => write!(f, "{protocol}+tcp:{port}"),
                 host => write!(f, "{protocol}+tcp:{}", HostPort(host, *port)),
             },
@@ -77,22 +79,15 @@ impl fmt::Display for FrontendConfig {
 /// Where kube-apiserver connects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FrontendListener {
-    /// A Unix socket, without TLS.
-    Unix {
-        /// The socket's path.
-        path: PathBuf,
-        /// Remove an existing file of that name first.
-        delete_existing: bool,
-    },
+    /// A Unix socket of this path, without TLS.
+    Unix(PathBuf),
     /// A TLS port that requires client certificates.
-    Tcp(TlsListener),
+    Tcp(Bind),
 }
 
-/// A port with TLS.
+/// The TLS files of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TlsListener {
-    /// Host and port.
-    pub bind: Bind,
+pub struct TlsFiles {
     /// Our certificate chain, PEM.
     pub cert: PathBuf,
     /// Its key, PEM.

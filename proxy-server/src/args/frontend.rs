@@ -7,7 +7,7 @@ use net::host_port::split;
 use net::listen::UnixSocket;
 
 use super::table::{FrontendFlags, MODES, port};
-use super::{FrontendConfig, FrontendListener, TlsListener};
+use super::{FrontendConfig, FrontendListener, TlsFiles};
 
 /// The flags that `--frontend` replaces, and the fix.
 const REPLACED: [(&str, &str); 4] = [
@@ -17,17 +17,17 @@ const REPLACED: [(&str, &str); 4] = [
     ("server-bind-address", "give it as --frontend=PROTOCOL+tcp:HOST:PORT"),
 ];
 
-/// The frontends of `--frontend`, otherwise the one of Go's flags.
+/// The frontends of `--frontend`, otherwise the one of Go's flags, and the TLS of their ports.
 pub(super) fn frontends(
     flags: &FrontendFlags,
     given: &Given,
     warnings: &mut Vec<String>,
-) -> Result<Vec<FrontendConfig>, FlagError> {
+) -> Result<(Vec<FrontendConfig>, Option<TlsFiles>), FlagError> {
     let entries = &flags.frontend.0;
     if entries.is_empty() {
-        let listener =
-            if flags.uds_name.as_os_str().is_empty() { tcp(flags)? } else { unix(flags, warnings)? };
-        return Ok(vec![FrontendConfig { protocol: flags.mode, listener }]);
+        let is_port = flags.uds_name.as_os_str().is_empty();
+        let (listener, tls) = if is_port { tcp(flags)? } else { (unix(flags, warnings)?, None) };
+        return Ok((vec![FrontendConfig { protocol: flags.mode, listener }], tls));
     }
     if let Some((flag, fix)) = REPLACED.into_iter().find(|(flag, _)| given.has(flag)) {
         return Err(FlagError::conflict(flag, "frontend", fix));
@@ -38,15 +38,15 @@ pub(super) fn frontends(
         if frontends.iter().any(|other| overlap(&other.listener, &frontend.listener)) {
             return Err(refused(text, "another --frontend has this address: give each its own"));
         }
-        if let FrontendListener::Unix { path, .. } = &frontend.listener {
+        if let FrontendListener::Unix(path) = &frontend.listener {
             warn_if_abstract("frontend", path, text, warnings);
         }
         frontends.push(frontend);
     }
-    if frontends.iter().all(|frontend| matches!(frontend.listener, FrontendListener::Unix { .. })) {
+    if frontends.iter().all(|frontend| matches!(frontend.listener, FrontendListener::Unix(_))) {
         without_tls(flags, "frontend")?;
     }
-    Ok(frontends)
+    Ok((frontends, tls(flags)?))
 }
 
 fn refused(text: &str, want: &str) -> FlagError {
@@ -64,19 +64,16 @@ fn entry(text: &str, flags: &FrontendFlags) -> Result<FrontendConfig, FlagError>
     let protocol = protocol.ok_or_else(|| refused("the protocol must be grpc or http-connect"))?;
     let listener = match transport {
         "unix" if address.is_empty() => return Err(refused("the path must not be empty")),
-        "unix" => {
-            FrontendListener::Unix { path: address.into(), delete_existing: flags.delete_existing_uds_file }
-        }
+        "unix" => FrontendListener::Unix(address.into()),
         "tcp" => {
             let bind = bind(address).ok_or_else(|| {
                 refused("the address must be PORT, HOST:PORT or [IPV6]:PORT, with a port from 1024 to 49151")
             })?;
-            let (pair, ca) = tls_files(flags)?;
-            let tls = pair.zip(ca);
-            let ((cert, key), ca) = tls.ok_or_else(|| {
-                refused("a port has TLS: give --server-cert, --server-key and --server-ca-cert")
-            })?;
-            FrontendListener::Tcp(TlsListener { bind, cert, key, client_ca: Some(ca) })
+            if tls(flags)?.is_none() {
+                let want = "a port has TLS: give --server-cert, --server-key and --server-ca-cert";
+                return Err(refused(want));
+            }
+            FrontendListener::Tcp(bind)
         }
         _ => return Err(refused("the transport must be unix or tcp")),
     };
@@ -95,11 +92,8 @@ fn bind(address: &str) -> Option<Bind> {
 /// Whether both cannot listen at once.
 fn overlap(one: &FrontendListener, other: &FrontendListener) -> bool {
     match (one, other) {
-        (FrontendListener::Unix { path: one, .. }, FrontendListener::Unix { path: other, .. }) => {
-            one == other
-        }
+        (FrontendListener::Unix(one), FrontendListener::Unix(other)) => one == other,
         (FrontendListener::Tcp(one), FrontendListener::Tcp(other)) => {
-            let (one, other) = (&one.bind, &other.bind);
             let hosts = one.host == other.host || one.host.is_all() || other.host.is_all();
             one.port == other.port && hosts
         }
@@ -116,7 +110,7 @@ fn unix(flags: &FrontendFlags, warnings: &mut Vec<String>) -> Result<FrontendLis
     without_tls(flags, with)?;
     let path = flags.uds_name.clone();
     warn_if_abstract(with, &path, &path.display().to_string(), warnings);
-    Ok(FrontendListener::Unix { path, delete_existing: flags.delete_existing_uds_file })
+    Ok(FrontendListener::Unix(path))
 }
 
 /// Checks that no flag of TLS is given beside the flag `with`.
@@ -147,8 +141,8 @@ fn warn_if_abstract(flag: &str, path: &Path, value: &str, warnings: &mut Vec<Str
     }
 }
 
-fn tcp(flags: &FrontendFlags) -> Result<FrontendListener, FlagError> {
-    let (pair, ca) = tls_files(flags)?;
+fn tcp(flags: &FrontendFlags) -> Result<(FrontendListener, Option<TlsFiles>), FlagError> {
+    let (pair, ca) = given_files(flags)?;
     let ca = ca.ok_or_else(|| {
         let fix = "give the authorities of kube-apiserver's certificate, or --uds-name and --server-port=0";
         FlagError::empty("server-ca-cert", fix)
@@ -159,13 +153,19 @@ fn tcp(flags: &FrontendFlags) -> Result<FrontendListener, FlagError> {
         FlagError::empty("server-cert", fix)
     })?;
     let bind = Bind { host: flags.server_bind_address.clone(), port };
-    Ok(FrontendListener::Tcp(TlsListener { bind, cert, key, client_ca: Some(ca) }))
+    Ok((FrontendListener::Tcp(bind), Some(TlsFiles { cert, key, client_ca: Some(ca) })))
+}
+
+/// The TLS files, if all are given.
+fn tls(flags: &FrontendFlags) -> Result<Option<TlsFiles>, FlagError> {
+    let (pair, ca) = given_files(flags)?;
+    Ok(pair.zip(ca).map(|((cert, key), ca)| TlsFiles { cert, key, client_ca: Some(ca) }))
 }
 
 /// The certificate with its key, and the authorities of clients' certificates, if given.
-type TlsFiles = (Option<(PathBuf, PathBuf)>, Option<PathBuf>);
+type GivenFiles = (Option<(PathBuf, PathBuf)>, Option<PathBuf>);
 
-fn tls_files(flags: &FrontendFlags) -> Result<TlsFiles, FlagError> {
+fn given_files(flags: &FrontendFlags) -> Result<GivenFiles, FlagError> {
     let cert = existing_file("server-cert", flags.server_cert.clone())?;
     let key = existing_file("server-key", flags.server_key.clone())?;
     let pair = pair(("server-cert", cert), ("server-key", key))?;

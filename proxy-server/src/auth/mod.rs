@@ -2,7 +2,7 @@
 //!
 //! The server authenticates an agent before it reads the rest of its Connect: by the certificate of its connection, or by the
 //! token in its metadata, which [`reviewer`] sends to the Kubernetes API. The result is an [`Identity`]; [`binding`] checks the
-//! agent's claims against it. [`names`] holds the lists of admitted certificate names.
+//! agent's claims against it. [`AllowedNames`] are lists of admitted certificate names.
 //!
 //! Nothing here logs, shows or stores a token: caches are keyed by its SHA-256.
 
@@ -10,7 +10,6 @@ mod bearer;
 mod binding;
 mod cache;
 mod identity;
-mod names;
 mod reviewer;
 
 use std::net::SocketAddr;
@@ -23,8 +22,7 @@ use net::tls::PeerIdentity;
 use serve::logs::Peer;
 
 pub use binding::{Binding, Claim, Claims};
-pub use identity::{Identity, Party};
-pub use names::AllowedNames;
+pub use identity::{AllowedNames, Identity, Party};
 pub use reviewer::{Review, ReviewOutcome, Reviewer, TokenRejection, api_review};
 
 use crate::metrics::RefusedConnect;

@@ -46,7 +46,10 @@ impl Identifiers {
             match key.as_str() {
                 "ipv4" | "ipv6" | "host" => found.add_host(&value)?,
                 "cidr" => found.add_network(&value)?,
-                "default-route" if default_route.is_none() => default_route = Some(is_true(&value)),
+                "default-route" => {
+                    default_route
+                        .get_or_insert(matches!(&*value, "1" | "t" | "T" | "TRUE" | "true" | "True"));
+                }
                 "zone" if found.zone.is_none() && !value.is_empty() => {
                     found.check(&value)?;
                     found.zone = Some(value.into());
@@ -87,10 +90,6 @@ impl Identifiers {
         }
         Ok(())
     }
-}
-
-fn is_true(text: &str) -> bool {
-    matches!(text, "1" | "t" | "T" | "TRUE" | "true" | "True")
 }
 
 #[cfg(test)]

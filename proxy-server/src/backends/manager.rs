@@ -2,7 +2,6 @@
 
 mod choice;
 mod ejections;
-mod lanes;
 
 use std::collections::HashMap;
 use std::sync::Arc;

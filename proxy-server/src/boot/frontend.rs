@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
-use crate::args::{self, Config, FrontendConfig, TlsListener};
+use crate::args::{self, Config, FrontendConfig, FrontendFlags};
 use crate::auth::AllowedNames;
 use crate::frontend::{self, FrontendListener, Protocol, TlsPort, serve_frontend};
 use crate::limits::unauthenticated_within;
@@ -25,8 +25,7 @@ const BIND_AGAIN: Duration = Duration::from_secs(1);
 /// A frontend, bound or not yet bound.
 pub(super) struct Frontend {
     config: FrontendConfig,
-    /// `--frontend-keepalive-time`.
-    keepalive: Duration,
+    flags: FrontendFlags,
     /// Its TLS if the frontend listens on a port.
     port: Option<TlsPort>,
     /// Whether clients can reach the socket.
@@ -65,12 +64,12 @@ impl Frontend {
             let (tls, handshakes) = (tls.filter(|_| is_port(&frontend)).cloned(), handshakes.clone());
             Frontend {
                 config: frontend.clone(),
-                keepalive: config.frontend.frontend_keepalive_time,
+                flags: config.frontend.clone(),
                 port: tls.map(|tls| TlsPort { tls, names, unauthenticated, handshakes }),
                 reach,
                 flag: match &frontend.listener {
                     _ if config.changed_flags.iter().any(|(flag, _)| *flag == "frontend") => "--frontend",
-                    args::FrontendListener::Unix { .. } => "--uds-name",
+                    args::FrontendListener::Unix(_) => "--uds-name",
                     args::FrontendListener::Tcp(_) => "--server-port",
                 },
                 service: frontend::Frontend { name, ..service.clone() },
@@ -101,22 +100,19 @@ impl Frontend {
 
     fn listener(&self) -> Result<FrontendListener> {
         let listener = match (&self.config.listener, &self.port) {
-            (args::FrontendListener::Unix { path, delete_existing }, _) => {
-                let socket = UnixSocket::bind(path, *delete_existing)?.reporting(self.reach.clone());
+            (args::FrontendListener::Unix(path), _) => {
+                let socket = UnixSocket::bind(path, self.flags.delete_existing_uds_file)?;
+                let socket = socket.reporting(self.reach.clone());
                 FrontendListener::Unix(socket.yielding(self.service.lifetimes.draining.clone()))
             }
-            (args::FrontendListener::Tcp(TlsListener { bind, .. }), Some(port)) => {
+            (args::FrontendListener::Tcp(bind), Some(port)) => {
                 let _on = port.handshakes.enter();
                 FrontendListener::Tls(bind_tcp(bind.host.text(), bind.port)?, port.clone())
             }
             (args::FrontendListener::Tcp(_), None) => anyhow::bail!("a frontend's port has TLS"),
         };
         self.reach.set(None);
-        let address = match &listener {
-            FrontendListener::Unix(socket) => socket.path().display().to_string(),
-            FrontendListener::Tls(listener, _) => listener.local_addr()?.to_string(),
-        };
-        self.facts.listening("frontend", address, self.config.protocol.name());
+        self.facts.listening("frontend", listener.address()?, self.config.protocol.name());
         Ok(listener)
     }
 
@@ -138,7 +134,8 @@ impl Frontend {
             let Ok(frontend) = bound.await else { return };
             self = frontend;
         };
-        serve_frontend(self.config.protocol, listener, self.service, self.keepalive).await;
+        serve_frontend(self.config.protocol, listener, self.service, self.flags.frontend_keepalive_time)
+            .await;
     }
 
     /// Logs that the listener is not bound.

@@ -6,22 +6,18 @@ use cluster::{Client, Clock};
 use crate::agent_stream::AgentGate;
 use crate::args::Config;
 use crate::auth::{AgentAuth, AllowedNames, Binding, Reviewer, api_review};
-use crate::leases::LeaseSettings;
+use crate::leases::{self, LeaseSettings};
 use crate::metrics::{AgentAuthMode, Metrics};
 
 /// The Kubernetes API client, if tokens or leases need one.
 pub(super) fn client(config: &Config) -> Result<Option<Client>> {
-    if config.token_auth.is_none() && !config.kube.enable_lease_controller {
+    let kube = &config.kube;
+    if config.token_auth.is_none() && !kube.enable_lease_controller {
         return Ok(None);
     }
-    let api = cluster::Config::load(config.kube.kubeconfig.as_deref()).context("--kubeconfig")?;
-    tracing::info!(
-        api = %api,
-        qps = config.kube.kubeconfig_qps,
-        burst = config.kube.kubeconfig_burst,
-        "Kubernetes API"
-    );
-    Ok(Some(Client::new(api, "proxy-server", config.kube.kubeconfig_qps, config.kube.kubeconfig_burst)))
+    let api = cluster::Config::load(kube.kubeconfig.as_deref()).context("--kubeconfig")?;
+    tracing::info!(%api, qps = kube.kubeconfig_qps, burst = kube.kubeconfig_burst, "Kubernetes API");
+    Ok(Some(Client::new(api, "proxy-server", kube.kubeconfig_qps, kube.kubeconfig_burst)))
 }
 
 /// The credentials that agents must present, and the claims that they may make. Logs a warning if agents are not authenticated.
@@ -30,7 +26,7 @@ pub(super) fn agent_gate(
     kubernetes: Option<&Client>,
     metrics: &Metrics,
 ) -> Result<AgentGate> {
-    let (mode, auth) = match (&config.agent_listener.client_ca, &config.token_auth) {
+    let (mode, auth) = match (&config.agent_tls.client_ca, &config.token_auth) {
         (Some(_), _) => {
             let names = AllowedNames::new(config.access.agent_allowed_names.clone());
             (AgentAuthMode::Certificate, AgentAuth::Certificate(names))
@@ -61,8 +57,12 @@ pub(super) fn agent_gate(
 
 /// The settings of the server's lease, if the lease controller is enabled.
 pub(super) fn lease_settings(config: &Config) -> Option<LeaseSettings> {
-    let (kube, id) = (&config.kube, config.replica.server_id.clone());
-    let (namespace, labels, address) = (&kube.lease_namespace, &kube.lease_label, &kube.advertise_address);
-    let settings = || LeaseSettings::new(namespace.clone(), labels.clone(), id, address.clone());
-    kube.enable_lease_controller.then(settings)
+    let kube = &config.kube;
+    kube.enable_lease_controller.then(|| LeaseSettings {
+        namespace: kube.lease_namespace.clone(),
+        labels: kube.lease_label.clone(),
+        server_id: config.replica.server_id.clone(),
+        advertise_address: kube.advertise_address.clone(),
+        every: leases::PERIOD,
+    })
 }

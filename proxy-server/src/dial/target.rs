@@ -21,11 +21,6 @@ impl Target {
         let address = address.into();
         Self { protocol: protocol.into(), host: host_of(&address).to_owned(), address, dial_id: 0 }
     }
-
-    /// The same target with this number in the log.
-    pub fn numbered(self, dial_id: i64) -> Self {
-        Self { dial_id, ..self }
-    }
 }
 
 /// The host of `host:port`, `host`, `[v6]:port`, `[v6]` or a bare IPv6 address.

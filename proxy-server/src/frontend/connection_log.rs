@@ -4,6 +4,7 @@
 use std::fmt;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use driver::{CloseReason, Fill};
@@ -15,11 +16,11 @@ use serve::metrics::LiveGuard;
 use tokio::time::Instant;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use super::OpenGuard;
+use super::{Frontend, OpenGuard, Protocol};
 use crate::backends::LaneGuard;
 use crate::dial::{DialStages, FailureReason, Target};
 use crate::limits::Slot;
-use crate::metrics::{ClosedReason, Metrics};
+use crate::metrics::{ClosedReason, FrontendName, Metrics};
 
 /// The names of a connection in the log.
 #[derive(Debug)]
@@ -71,15 +72,18 @@ struct Record<'a> {
 
 impl ConnInfo {
     /// The names of a request that has just arrived, before its dial.
-    pub(super) fn new(
-        id: u64,
-        frontend: &'static str,
-        peer: Arc<str>,
-        target: Target,
-        (records, metrics): (ConnectionLogWriter, Metrics),
-    ) -> Self {
-        let stages = DialStages::default();
-        ConnInfo { id, frontend, peer, target, connect_id: 0, stages, records, metrics }
+    pub(super) fn new(frontend: &Frontend, protocol: Protocol, peer: Arc<str>, target: Target) -> Self {
+        static LAST_ID: AtomicU64 = AtomicU64::new(0);
+        ConnInfo {
+            id: LAST_ID.fetch_add(1, Ordering::Relaxed) + 1,
+            frontend: frontend.name.map_or(protocol.name(), FrontendName::name),
+            peer,
+            target,
+            connect_id: 0,
+            stages: DialStages::default(),
+            records: frontend.records.clone(),
+            metrics: frontend.metrics.clone(),
+        }
     }
 
     /// The agent that carries the connection, empty before the choice of one.
@@ -164,15 +168,11 @@ impl ConnectionLog {
     ) -> Self {
         identity.metrics.dials.opened(&identity.stages);
         let connect = identity.stages.total();
+        let ConnInfo { id, frontend, peer, target, connect_id, .. } = &identity;
         tracing::debug!(
-            dialID = identity.target.dial_id,
-            connectionID = identity.connect_id,
-            agentID = %identity.agent(),
-            dialAddress = %Peer(&identity.target.address),
-            dialDuration = %GoDuration::from(connect),
-            connection = identity.id,
-            frontend = identity.frontend,
-            peer = %identity.peer,
+            dialID = target.dial_id, connectionID = connect_id, agentID = %identity.agent(),
+            dialAddress = %Peer(&target.address), dialDuration = %GoDuration::from(connect),
+            connection = id, frontend, %peer,
             "Proxy connection established"
         );
         ConnectionLog {
@@ -226,11 +226,9 @@ impl ConnectionLog {
     pub fn read_failed(&mut self, error: &io::Error) {
         self.note(error);
         if !Cause::Local(error.to_string()).is_abort() {
+            let ConnInfo { target, connect_id, .. } = &self.identity;
             tracing::error!(
-                err = %error,
-                host = %Peer(&self.identity.target.address),
-                agentID = %self.identity.agent(),
-                connectionID = self.identity.connect_id,
+                err = %error, host = %Peer(&target.address), agentID = %self.identity.agent(), connectionID = connect_id,
                 "Received failure on connection"
             );
         }
@@ -238,10 +236,9 @@ impl ConnectionLog {
 
     /// Logs that an HTTP CONNECT client was told of its connection.
     pub fn answered(&self) {
+        let ConnInfo { target, connect_id, .. } = &self.identity;
         tracing::debug!(
-            host = %Peer(&self.identity.target.address),
-            agentID = %self.identity.agent(),
-            connectionID = self.identity.connect_id,
+            host = %Peer(&target.address), agentID = %self.identity.agent(), connectionID = connect_id,
             "Connection established, sent 200 OK"
         );
     }
@@ -285,16 +282,11 @@ impl ConnectionLog {
 impl Drop for ConnectionLog {
     fn drop(&mut self) {
         self.closed(self.closed);
+        let ConnInfo { id, frontend, peer, target, connect_id, .. } = &self.identity;
         tracing::debug!(
-            connectionID = self.identity.connect_id,
-            agentID = %self.identity.agent(),
-            dialAddress = %Peer(&self.identity.target.address),
-            connection = self.identity.id,
-            frontend = self.identity.frontend,
-            peer = %self.identity.peer,
-            duration = ?self.since.elapsed(),
-            bytes_from_client = self.from_client,
-            bytes_to_client = self.to_client,
+            connectionID = connect_id, agentID = %self.identity.agent(), dialAddress = %Peer(&target.address),
+            connection = id, frontend, %peer, duration = ?self.since.elapsed(),
+            bytes_from_client = self.from_client, bytes_to_client = self.to_client,
             reason = %Peer(self.reason.as_deref().unwrap_or("dropped with its agent stream")),
             "connection ended"
         );

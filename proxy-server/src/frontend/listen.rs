@@ -8,6 +8,7 @@
 //!
 //! Never detects a protocol: the flags decide.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +18,6 @@ use http::HeaderMap;
 use net::listen::{AcceptLoop, LinkSocket, NOTSENT_LOWAT, Priority, UnixSocket};
 use net::tls::{ALPN_H2, ALPN_HTTP1, PeerIdentity, ReadAhead, ServerStream, ServerTls};
 use serve::logs::Peer;
-use serve::metrics::CountBy;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
@@ -31,7 +31,7 @@ use crate::agent_stream::AGENT_PATH;
 use crate::auth::{AllowedNames, shown};
 use crate::dial::FailureReason;
 use crate::limits::MAX_CONNECTIONS;
-use crate::metrics::{PeerKind, Port, RefusedConnect};
+use crate::metrics::{Metrics, PeerKind, Port, RefusedConnect};
 use crate::unauthenticated::{Arrived, ConnectionSet, Handshakes};
 
 /// The only path of the gRPC frontend.
@@ -52,6 +52,16 @@ pub enum FrontendListener {
     Unix(UnixSocket),
     /// TCP with mutual TLS: the listener, bound on the runtime of the TLS handshakes.
     Tls(TcpListener, TlsPort),
+}
+
+impl FrontendListener {
+    /// Where it listens.
+    pub fn address(&self) -> io::Result<String> {
+        Ok(match self {
+            FrontendListener::Unix(socket) => socket.path().display().to_string(),
+            FrontendListener::Tls(listener, _) => listener.local_addr()?.to_string(),
+        })
+    }
 }
 
 /// The TLS of a frontend's port. Cheap to clone.
@@ -82,11 +92,11 @@ pub async fn serve_frontend(
     let mut http2 = ServerSettings::for_frontends();
     http2.keepalive.interval = keepalive;
     let http2 = (mode == Protocol::Grpc).then(|| Arc::new(http2));
+    let name = listener.address().unwrap_or_else(|_| "TCP frontend".to_owned());
+    tracing::info!(target: "v0", port = "frontend", address = name, mode = mode.name(), "Listening");
     match listener {
         FrontendListener::Unix(socket) => {
-            let name = socket.path().display().to_string();
             let peer: Arc<str> = Arc::from("unix");
-            tracing::info!(target: "v0", port = "frontend", address = name, mode = mode.name(), "Listening");
             let serve = |connection| {
                 let (frontend, http2) = (frontend.clone().serving(&connection), http2.clone());
                 let peer = Arc::clone(&peer);
@@ -105,9 +115,6 @@ pub async fn serve_frontend(
             accept::each(accepting, &stop, serve).await;
         }
         FrontendListener::Tls(listener, TlsPort { tls, names, unauthenticated, handshakes }) => {
-            let address = listener.local_addr();
-            let name = address.map_or_else(|_| "TCP frontend".to_owned(), |address| address.to_string());
-            tracing::info!(target: "v0", port = "frontend", address = name, mode = mode.name(), "Listening");
             let connections = ConnectionSet::new(Port::Frontend, unauthenticated, frontend.metrics.clone());
             let tls = (tls, if mode == Protocol::Grpc { ALPN_H2 } else { ALPN_HTTP1 });
             let arriving =
@@ -115,8 +122,7 @@ pub async fn serve_frontend(
             let serve = |arrived: Arrived| {
                 let (frontend, http2, names) = (frontend.clone(), http2.clone(), names.clone());
                 async move {
-                    let refusals = &frontend.metrics.name_refusals;
-                    let Some((connection, peer)) = admit(arrived, &names, refusals) else { return };
+                    let Some((connection, peer)) = admit(arrived, &names, &frontend.metrics) else { return };
                     let frontend = frontend.serving(connection.get_ref().0.get_ref().stream());
                     match http2 {
                         None => frontend.serve_socket(*connection, peer).await,
@@ -130,16 +136,13 @@ pub async fn serve_frontend(
 }
 
 /// Admits a client whose verified certificate has an allowed name.
-fn admit(
-    mut arrived: Arrived,
-    names: &AllowedNames,
-    refusals: &CountBy<PeerKind>,
-) -> Option<(TlsConnection, Arc<str>)> {
+fn admit(mut arrived: Arrived, names: &AllowedNames, metrics: &Metrics) -> Option<(TlsConnection, Arc<str>)> {
     let certificate = PeerIdentity::of(arrived.stream.get_ref().1.peer_certificates());
     let peer = shown(certificate.as_ref(), arrived.address);
     if !names.allow(&certificate.unwrap_or_default()) {
-        refusals.count(PeerKind::Frontend);
-        arrived.slot.refused(&format!("{peer}: its certificate has no name in --frontend-allowed-names"));
+        metrics.name_refusals.count(PeerKind::Frontend);
+        let text = format!("{peer}: its certificate has no name in --frontend-allowed-names");
+        metrics.journal.refused(Port::Frontend.listener(), arrived.address.ip(), &text);
         if let Some(suppressed) = arrived.slot.log_due("name") {
             tracing::warn!(%peer, suppressed, "client refused: its certificate has no name in --frontend-allowed-names");
         }

@@ -18,7 +18,6 @@ mod testing;
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use commands::probe::Protocol;
 use net::listen::{Priority, descriptor_limit};
@@ -68,6 +67,10 @@ impl Frontend {
         self
     }
 
+    fn enter(&self, by_protocol: LiveGuard) -> OpenGuard {
+        (by_protocol, self.name.map(|name| self.metrics.frontend_connections.enter(name)))
+    }
+
     /// Remembers and logs, once a minute for each cause and address, a peer with another protocol.
     fn wrong_protocol(&self, peer: &str, cause: &'static str) {
         let address = peer.rsplit_once(':').map_or(peer, |(address, _port)| address);
@@ -79,26 +82,4 @@ impl Frontend {
 }
 
 /// Counts a client's connection in the gauge of its protocol and, with several frontends, in that of its frontend.
-#[derive(Debug)]
-struct OpenGuard {
-    _by_protocol: LiveGuard,
-    _by_frontend: Option<LiveGuard>,
-}
-
-impl Frontend {
-    fn enter(&self, by_protocol: LiveGuard) -> OpenGuard {
-        let by_frontend = self.name.map(|name| self.metrics.frontend_connections.enter(name));
-        OpenGuard { _by_protocol: by_protocol, _by_frontend: by_frontend }
-    }
-
-    /// Its name in the log.
-    fn shown(&self, protocol: Protocol) -> &'static str {
-        self.name.map_or(protocol.name(), FrontendName::name)
-    }
-}
-
-/// A number for the log, counted over all frontends of this process, from 1.
-fn next_id() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    NEXT.fetch_add(1, Ordering::Relaxed)
-}
+type OpenGuard = (LiveGuard, Option<LiveGuard>);

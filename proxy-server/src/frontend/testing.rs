@@ -20,13 +20,13 @@ use tokio::time::Instant;
 use tokio_util::io::poll_read_buf;
 use tokio_util::task::TaskTracker;
 
+use super::Frontend;
 use super::connection_log::{ConnInfo, ConnectionLog};
-use super::{Frontend, OpenGuard};
 use crate::accept::Lifetimes;
 use crate::agent_stream::testing::{Command, DialReply};
 use crate::agent_stream::{LinkFacts, LinkHandle, OpenConnection};
 use crate::backends::{Backend, BackendManager, Identifiers, LaneTraffic, Strategy};
-use crate::dial::{DialFailure, Dialer, Target};
+use crate::dial::{DialFailure, DialStages, Dialer, Target};
 use crate::limits::Budget;
 use crate::metrics::{Metrics, PREFIX};
 
@@ -64,9 +64,17 @@ impl Readings {
 pub(super) fn connection_log(readings: &Readings) -> ConnectionLog {
     let metrics = readings.metrics.clone();
     let target = Target::new("tcp", "node:1");
-    let own = (ConnectionLogWriter::default(), metrics.clone());
-    let identity = ConnInfo::new(1, "http-connect", "test".into(), target, own);
-    let live = OpenGuard { _by_protocol: metrics.http_connections.enter(), _by_frontend: None };
+    let identity = ConnInfo {
+        id: 1,
+        frontend: "http-connect",
+        peer: "test".into(),
+        target,
+        connect_id: 0,
+        stages: DialStages::default(),
+        records: ConnectionLogWriter::default(),
+        metrics: metrics.clone(),
+    };
+    let live = (metrics.http_connections.enter(), None);
     let slot = Budget::new(1, 1).connection(&Budget::new(1, 1)).expect("room for one");
     let lane = LaneTraffic::new(Instant::now()).enter();
     ConnectionLog::open(identity, live, (slot, lane), TaskTracker::new().token())

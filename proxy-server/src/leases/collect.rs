@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use cluster::{ApiError, Freshness, Lease, Leases, Moment, lease};
+use cluster::{ApiError, Clock, Freshness, Lease, Leases, Moment, lease};
 use serve::metrics::LeaseCall;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -36,7 +36,7 @@ impl Collector {
                 () = self.collect(began) => {}
                 () = stop.cancelled() => return,
             }
-            if !pause(self.settings.collect_every, &stop).await {
+            if !pause(self.settings.every, &stop).await {
                 return;
             }
         }
@@ -60,7 +60,7 @@ impl Collector {
         };
         let own = self.settings.name();
         let others: Vec<Lease> = leases.into_iter().filter(|lease| lease.metadata.name != own).collect();
-        for (name, version) in self.sightings.look(&others, self.settings.clock.now(), began.elapsed()) {
+        for (name, version) in self.sightings.look(&others, Clock::system().now(), began.elapsed()) {
             let asked = Instant::now();
             let deleted = self.leases.delete(&name, Some(&version)).await;
             let outcome = ApiError::outcome(&deleted);

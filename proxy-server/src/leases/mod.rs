@@ -9,7 +9,7 @@ mod renew;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use cluster::{Client, Clock};
+use cluster::Client;
 use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -19,10 +19,10 @@ use self::collect::Collector;
 use self::renew::Renewer;
 use crate::metrics::Metrics;
 
-/// Duration of a lease in seconds. Source of this and the next two: Go's `cmd/server/app`.
+/// Duration of a lease in seconds. Source of this and the next: Go's `cmd/server/app`.
 const LEASE_SECONDS: i64 = 30;
-const RENEW_EVERY: Duration = Duration::from_secs(15);
-const COLLECT_EVERY: Duration = Duration::from_secs(15);
+/// The pause between renewals, and between lists of leases, without jitter.
+pub const PERIOD: Duration = Duration::from_secs(15);
 /// Random lengthening of a pause, as a fraction of it (Go: 0.04).
 const JITTER: f64 = 0.04;
 /// The prefix of lease names; the server id follows.
@@ -30,7 +30,7 @@ const NAME: &str = "konnectivity-proxy-server-";
 /// Time limit for the end of our own lease: a running renewal and the deletion.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The content of the leases, and the intervals.
+/// The content of the leases, and the interval.
 #[derive(Clone)]
 pub struct LeaseSettings {
     /// The namespace of all leases.
@@ -41,26 +41,11 @@ pub struct LeaseSettings {
     pub server_id: String,
     /// `HOST:PORT` where agents reach this replica directly.
     pub advertise_address: Option<String>,
-    /// The wall clock.
-    pub clock: Clock,
-    /// The pause between renewals, without jitter.
-    pub renew_every: Duration,
-    /// The pause between lists of leases, without jitter.
-    pub collect_every: Duration,
+    /// [`PERIOD`], except in tests.
+    pub every: Duration,
 }
 
 impl LeaseSettings {
-    /// The settings of the Go server.
-    pub fn new(
-        namespace: String,
-        labels: BTreeMap<String, String>,
-        server_id: String,
-        advertise_address: Option<String>,
-    ) -> Self {
-        let (clock, renew_every, collect_every) = (Clock::system(), RENEW_EVERY, COLLECT_EVERY);
-        Self { namespace, labels, server_id, advertise_address, clock, renew_every, collect_every }
-    }
-
     /// The name of our lease.
     pub fn name(&self) -> String {
         format!("{NAME}{}", self.server_id)

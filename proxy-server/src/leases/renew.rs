@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cluster::lease::AGENT_ADDRESS;
-use cluster::{ApiError, Lease, Leases, Moment};
+use cluster::{ApiError, Clock, Lease, Leases, Moment};
 use net::tls::unix_now;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -13,8 +13,9 @@ use crate::metrics::Metrics;
 
 /// Retries after the first attempt of a period (client-go's lease controller: 5).
 const RETRIES: u32 = 5;
-/// The pause before the first retry. It doubles with each retry, up to [`MAX_PAUSE`].
+/// The pause before the first retry. It doubles with each retry.
 const MIN_PAUSE: Duration = Duration::from_millis(100);
+/// The longest pause that the API may ask for.
 const MAX_PAUSE: Duration = Duration::from_secs(7);
 
 /// Creates, renews and deletes our lease.
@@ -41,7 +42,7 @@ impl Renewer {
     pub(super) async fn run(mut self, stop: CancellationToken) {
         loop {
             self.renew_insistently(&stop).await;
-            if !pause(self.settings.renew_every, &stop).await {
+            if !pause(self.settings.every, &stop).await {
                 break;
             }
         }
@@ -62,7 +63,8 @@ impl Renewer {
                 return;
             }
             tracing::debug!(lease, %error, attempt, "The lease could not be renewed");
-            let wait = backoff(attempt).max(error.retry_after().unwrap_or_default().min(MAX_PAUSE));
+            let wait =
+                (MIN_PAUSE * 2_u32.pow(attempt)).max(error.retry_after().unwrap_or_default().min(MAX_PAUSE));
             tokio::select! {
                 () = sleep(wait) => {}
                 () = stop.cancelled() => return,
@@ -86,7 +88,7 @@ impl Renewer {
         };
         let is_new = lease.is_none();
         let mut lease = lease.unwrap_or_else(|| Lease::new(&self.settings.namespace, &self.settings.name()));
-        let now = self.settings.clock.now();
+        let now = Clock::system().now();
         lease.metadata.labels.clone_from(&self.settings.labels);
         let address = self.settings.advertise_address.clone();
         lease.metadata.annotations.remove(AGENT_ADDRESS);
@@ -113,12 +115,11 @@ impl Renewer {
             return;
         }
         tracing::info!(target: "v0", "Cleaning up server lease {name:?}");
-        match self.delete_unless_foreign(&name).await {
-            Err(error) if !error.is(404) => {
-                let namespace = &self.settings.namespace;
-                tracing::error!("Could not clean up lease {name:?} in namespace {namespace:?}: {error}");
-            }
-            _ => {}
+        if let Err(error) = self.delete_unless_foreign(&name).await
+            && !error.is(404)
+        {
+            let namespace = &self.settings.namespace;
+            tracing::error!("Could not clean up lease {name:?} in namespace {namespace:?}: {error}");
         }
     }
 
@@ -138,8 +139,4 @@ impl Renewer {
         }
         self.leases.delete(name, Some(&there.metadata.resource_version)).await
     }
-}
-
-fn backoff(attempt: u32) -> Duration {
-    MIN_PAUSE.saturating_mul(2_u32.saturating_pow(attempt)).min(MAX_PAUSE)
 }

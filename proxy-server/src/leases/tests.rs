@@ -1,3 +1,4 @@
+use cluster::Clock;
 use fake_apiserver::{FakeApi, Fault};
 use serde_json::{Value, json};
 use serve::metrics::{Exposition, Registry};
@@ -44,8 +45,8 @@ impl World {
 
 fn settings(id: &str) -> LeaseSettings {
     let labels = BTreeMap::from([("k8s-app".to_owned(), "konnectivity-server".to_owned())]);
-    let settings = LeaseSettings::new("kube-system".into(), labels, id.into(), None);
-    LeaseSettings { renew_every: EVERY, collect_every: EVERY, ..settings }
+    let (namespace, server_id) = ("kube-system".into(), id.into());
+    LeaseSettings { namespace, labels, server_id, advertise_address: None, every: EVERY }
 }
 
 #[tokio::test]
@@ -200,7 +201,7 @@ async fn requests_are_few() {
 #[tokio::test]
 async fn a_successors_lease_is_left_alone() {
     let world = World::new().await;
-    let slow = LeaseSettings { renew_every: Duration::from_secs(3_600), ..settings("one") };
+    let slow = LeaseSettings { every: Duration::from_secs(3_600), ..settings("one") };
     let old = world.start_with(slow.clone());
     world.wait("a lease", |world| world.renewed("one").is_some()).await;
     let first = world.renewed("one").unwrap();

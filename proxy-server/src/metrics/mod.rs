@@ -20,10 +20,7 @@ use serve::statusz::Journal;
 use crate::backends::{OutlierMetrics, RouteMetrics};
 use crate::dial::{DialMetrics, FailureReason};
 
-pub use labels::{
-    AgentAuthMode, Claim, ClaimAction, ClosedReason, FrontendName, PeerKind, Port, RefusedConnect,
-    ReviewResult, ServiceMethod, UnauthenticatedCloseReason,
-};
+pub use labels::*;
 
 /// The prefix of every name.
 pub const PREFIX: &str = "konnectivity_network_proxy_server";
@@ -114,29 +111,19 @@ serve::families! {
         pub lease_lists: ApiCalls => |r| lease_calls(
             r,
             &unanswered,
-            (
-                "lease_list_total",
-                // Go's slip.
-                "Count of lease deletion calls by the garbage collection controller. Labeled by HTTP status code and reason.",
-            ),
-            (
-                "lease_list_latency_seconds",
-                "Latency of lease list calls by the garbage collection controller in seconds.",
-            ),
+            "lease_list",
+            // Go's slip.
+            "Count of lease deletion calls by the garbage collection controller. Labeled by HTTP status code and reason.",
+            "Latency of lease list calls by the garbage collection controller in seconds.",
         );
         /// `lease_delete_total` and `lease_delete_latency_seconds`.
         pub lease_deletes: ApiCalls => |r| lease_calls(
             r,
             &unanswered,
-            (
-                "lease_delete_total",
-                // Go's slip.
-                "Count of lease delection calls by the garbage collection controller. Labeled by HTTP status code and reason.",
-            ),
-            (
-                "lease_delete_latency_seconds",
-                "Latency of lease deletion calls by the garbage collection controller in seconds.",
-            ),
+            "lease_delete",
+            // Go's slip.
+            "Count of lease delection calls by the garbage collection controller. Labeled by HTTP status code and reason.",
+            "Latency of lease deletion calls by the garbage collection controller in seconds.",
         );
         /// `certificate_*` and `legacy_certificates_total` (ours).
         pub certificates: Certificates;
@@ -179,11 +166,15 @@ pub(crate) fn latency() -> Histogram {
     Histogram::new(LATENCY)
 }
 
+/// `{name}_total` and `{name}_latency_seconds`, with their HELP.
 fn lease_calls(
     registry: &mut Registry,
     unanswered: &Unanswered,
-    calls: (&str, &str),
-    latencies: (&str, &str),
+    name: &str,
+    calls: &str,
+    latencies: &str,
 ) -> ApiCalls {
+    let (total, latency) = (format!("{name}_total"), format!("{name}_latency_seconds"));
+    let (calls, latencies) = ((&*total, calls), (&*latency, latencies));
     ApiCalls::register(registry, unanswered, "http_status_code", calls, latencies, || Histogram::new(DEFAULT))
 }

@@ -152,11 +152,6 @@ impl Slot {
         self.shared.closed(self.peer, reason, reason.name(), error);
     }
 
-    /// Remembers a refusal that is counted elsewhere.
-    pub(crate) fn refused(&self, text: &str) {
-        self.shared.metrics.journal.refused(self.shared.port.listener(), self.peer.ip(), text);
-    }
-
     /// Whether another log line about this cause and peer is due, see [`LogLimit::due`].
     pub(crate) fn log_due(&self, cause: &'static str) -> Option<u64> {
         self.shared.log.due(cause, self.peer.ip())

@@ -7,7 +7,7 @@ use super::flag;
 
 pub(crate) fn agents() -> Vec<Entry<Config>> {
     fn bind(config: &Config) -> String {
-        format!("{}, {}", config.agent_listener.bind.host, config.agent_listener.bind.port)
+        format!("{}, {}", config.agents.agent_bind_address, config.agents.agent_port)
     }
     fn suites(config: &Config) -> String {
         config.agents.cipher_suites.value.to_string()
@@ -21,7 +21,7 @@ pub(crate) fn agents() -> Vec<Entry<Config>> {
             .refuses(&["--agent-port=1023"], "--agent-port=1023: it must be")
             .refuses(&["--agent-port=49152"], "--agent-port=49152: it must be"),
         flag("agent-bind-address", bind).takes(&["--agent-bind-address=::"], "::, 8091"),
-        flag("cluster-cert", |c| format!("{}", c.agent_listener.cert.is_file()))
+        flag("cluster-cert", |c| format!("{}", c.agent_tls.cert.is_file()))
             .default("true")
             .refuses(&["--cluster-cert={none}"], "--cluster-cert: ")
             .refuses(&["--cluster-cert="], "--cluster-key needs --cluster-cert: give both, or neither")
@@ -29,11 +29,11 @@ pub(crate) fn agents() -> Vec<Entry<Config>> {
                 &["--cluster-cert=", "--cluster-key="],
                 "--cluster-cert must not be empty: give --cluster-cert",
             ),
-        flag("cluster-key", |c| format!("{}", c.agent_listener.key.is_file()))
+        flag("cluster-key", |c| format!("{}", c.agent_tls.key.is_file()))
             .default("true")
             .refuses(&["--cluster-key={none}"], "--cluster-key: ")
             .refuses(&["--cluster-key="], "--cluster-cert needs --cluster-key: give both, or neither"),
-        flag("cluster-ca-cert", |c| format!("{}", c.agent_listener.client_ca.is_some()))
+        flag("cluster-ca-cert", |c| format!("{}", c.agent_tls.client_ca.is_some()))
             .default("false")
             .takes(&["--cluster-ca-cert={file}"], "true")
             .takes(&["--cluster-ca-cert", ""], "false")
@@ -130,7 +130,7 @@ pub(crate) fn access() -> Vec<Entry<Config>> {
     }
     vec![
         flag("require-agent-auth", |c| {
-            (c.agent_listener.client_ca.is_some() || c.token_auth.is_some()).to_string()
+            (c.agent_tls.client_ca.is_some() || c.token_auth.is_some()).to_string()
         })
         .default("false")
         .accepts_but_go_rejects(&["--require-agent-auth=false"], "false")

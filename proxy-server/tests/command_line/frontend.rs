@@ -1,20 +1,20 @@
 //! Flags of the frontend, where kube-apiserver connects.
 
 use super::table::Entry;
-use proxy_server::args::{Config, FrontendListener, TlsListener};
+use proxy_server::args::{Config, FrontendListener, TlsFiles};
 
 use super::{BARE, TCP, flag};
 
 pub(crate) fn frontend() -> Vec<Entry<Config>> {
     fn tcp_bind(config: &Config) -> String {
         match &config.frontends[0].listener {
-            FrontendListener::Tcp(listener) => format!("{}, {}", listener.bind.host, listener.bind.port),
-            FrontendListener::Unix { .. } => "unix".into(),
+            FrontendListener::Tcp(bind) => format!("{}, {}", bind.host, bind.port),
+            FrontendListener::Unix(_) => "unix".into(),
         }
     }
     fn tls(config: &Config) -> String {
-        match &config.frontends[0].listener {
-            FrontendListener::Tcp(TlsListener { cert, key, client_ca, .. }) => {
+        match &config.frontend_tls {
+            Some(TlsFiles { cert, key, client_ca }) => {
                 [cert, key, client_ca.as_ref().expect("a frontend has authorities")]
                     .map(|path| {
                         path.file_name()
@@ -24,15 +24,16 @@ pub(crate) fn frontend() -> Vec<Entry<Config>> {
                     })
                     .join(" ")
             }
-            FrontendListener::Unix { .. } => "unix".into(),
+            None => "unix".into(),
         }
     }
     fn unix(config: &Config) -> String {
         match &config.frontends[0].listener {
-            FrontendListener::Unix { path, delete_existing } => {
+            FrontendListener::Unix(path) => {
                 format!(
-                    "{} {delete_existing}",
-                    path.file_name().expect("paths of the table have a name").to_string_lossy()
+                    "{} {}",
+                    path.file_name().expect("paths of the table have a name").to_string_lossy(),
+                    config.frontend.delete_existing_uds_file
                 )
             }
             FrontendListener::Tcp(_) => "tcp".into(),

@@ -84,11 +84,6 @@ impl<IO> AuthorityPatch<IO> {
         AuthorityPatch { io, max_frame, walks: 0, state: State::Preface(0) }
     }
 
-    /// The transport.
-    pub fn get_ref(&self) -> &IO {
-        &self.io
-    }
-
     /// Parses new bytes, patches them, and returns how many of them may be passed on. The rest is held.
     fn scan(&mut self, fresh: &mut [u8]) -> usize {
         let mut at = 0;

@@ -8,7 +8,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::{data, packets};
-use crate::deframe::{Deframer, MESSAGE_LIMIT, Step};
+use crate::deframe::{Deframer, MESSAGE_LIMIT};
 use crate::frame::{OVERHEAD, OutFrame};
 use crate::{Code, Incoming, decode};
 
@@ -25,11 +25,11 @@ fn deframe(chunks: impl IntoIterator<Item = Bytes>) -> Vec<Bytes> {
         deframer.push(chunk);
         loop {
             match deframer.step().unwrap() {
-                Step::Message(message, count) => {
+                (Some(message), count) => {
                     messages.push(message);
                     used += count;
                 }
-                Step::Hungry(count) => {
+                (None, count) => {
                     used += count;
                     break;
                 }
@@ -77,8 +77,8 @@ fn cut(deframer: &mut Deframer, message: &Bytes, frame: usize) -> (usize, Option
         deframer.push(Bytes::copy_from_slice(part));
         loop {
             match deframer.step() {
-                Ok(Step::Hungry(_)) => break,
-                Ok(Step::Message(..)) => {}
+                Ok((None, _)) => break,
+                Ok((Some(_), _)) => {}
                 Err(error) => return (number, Some(error.code)),
             }
         }
@@ -106,10 +106,10 @@ fn small_messages_and_fragments_at_the_end_of_windows_are_no_fault() {
         assert_eq!(cut(&mut deframer, &small, usize::MAX).1, None, "whole");
         let (fragment, rest) = large.split_at(1);
         deframer.push(Bytes::copy_from_slice(fragment));
-        assert!(matches!(deframer.step(), Ok(Step::Hungry(1))));
+        assert!(matches!(deframer.step(), Ok((None, 1))));
         deframer.push(Bytes::copy_from_slice(rest));
-        assert!(matches!(deframer.step(), Ok(Step::Message(..))));
-        assert!(matches!(deframer.step(), Ok(Step::Hungry(0))));
+        assert!(matches!(deframer.step(), Ok((Some(_), _))));
+        assert!(matches!(deframer.step(), Ok((None, 0))));
     }
 }
 
@@ -125,7 +125,7 @@ fn prefixes_are_checked_before_anything_is_gathered() {
     assert_eq!(refused(&mut Deframer::default(), &[0, 0, 0x40, 0, 1]), Code::ResourceExhausted);
     let mut deframer = Deframer::default();
     deframer.push(Bytes::from_static(&[0, 0, 0x40, 0, 0, 9]));
-    assert_eq!(deframer.step().unwrap(), Step::Hungry(6));
+    assert_eq!(deframer.step().unwrap(), (None, 6));
     assert!(!deframer.at_boundary());
     assert!(deframer.reserved() < MESSAGE_LIMIT / 16, "memory follows the bytes, not the prefix");
 }
@@ -138,7 +138,7 @@ fn memory_never_exceeds_the_message() {
     for at in (0..length).step_by(16_384) {
         deframer.push(frame.slice(at..length.min(at + 16_384)));
         assert!(deframer.reserved() <= length);
-        if let Step::Message(message, _) = deframer.step().unwrap() {
+        if let (Some(message), _) = deframer.step().unwrap() {
             assert_eq!(message, frame.slice(5..));
             return;
         }

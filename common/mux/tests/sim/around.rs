@@ -118,7 +118,7 @@ impl Around {
         for packet in link.push(self.now, key, rest.clone()) {
             let Packet::Data { id, payload } = &packet else { return Err(format!("{packet:?} is no DATA")) };
             ensure!(!discarding, "discarded bytes of connection {conn} are sent");
-            ensure!(pair.id == Some(*id), "connection {conn} is sent under {id}");
+            ensure!(pair.id == Some(*id), "connection {conn} is sent under {id:?}");
             ensure!(usize::from(payload.len) <= 64 << 10, "{payload:?} is too long for a packet");
             ensure!(payload.first == rest.first, "connection {conn}: {payload:?} is sent before {rest:?}");
             rest.first += payload.len;
@@ -165,7 +165,7 @@ impl Around {
             Packet::DialCls { random } => {
                 ensure!(
                     self.dials_sent & (1 << random.0) != 0,
-                    "dial {random} is cancelled and was never sent"
+                    "dial {random:?} is cancelled and was never sent"
                 );
                 return Ok(());
             }
@@ -178,7 +178,7 @@ impl Around {
             }
         };
         let Some(pair) = self.pairs.iter_mut().find(|pair| pair.id == Some(id)) else {
-            return Err(format!("a close of {id}, which was never open"));
+            return Err(format!("a close of {id:?}, which was never open"));
         };
         match packet {
             Packet::CloseRsp { error, .. }
@@ -186,17 +186,17 @@ impl Around {
             {
                 pair.close_responses += 1;
                 pair.error_named = !error.is_empty();
-                ensure!(pair.close_responses == 1, "a second CLOSE_RSP of {id}");
+                ensure!(pair.close_responses == 1, "a second CLOSE_RSP of {id:?}");
                 let endpoint = &pair.ends[1];
                 let answers = endpoint.peer_closed && !endpoint.source_over && !endpoint.failed;
                 ensure!(
                     !answers || self.time_passed || endpoint.queued == 0,
-                    "CLOSE_REQ of {id} is answered before what came ahead of it was taken"
+                    "CLOSE_REQ of {id:?} is answered before what came ahead of it was taken"
                 );
             }
             Packet::CloseReq { .. } if pair.ends[0].opened => {
                 let again = pair.ends[0].close_sent && !self.time_passed;
-                ensure!(!again, "a second CLOSE_REQ of {id}");
+                ensure!(!again, "a second CLOSE_REQ of {id:?}");
             }
             _ => {}
         }
@@ -206,12 +206,12 @@ impl Around {
 
     fn fin_sent(&mut self, role: Role, id: mux::ConnectId) -> Checked {
         let Some(pair) = self.pairs.iter_mut().find(|pair| pair.id == Some(id)) else {
-            return Err(format!("a FIN of {id}, which was never open"));
+            return Err(format!("a FIN of {id:?}, which was never open"));
         };
         let end = &mut pair.ends[role as usize];
-        ensure!(end.source_over, "a FIN of {id} while its source goes on");
-        ensure!(!std::mem::replace(&mut end.fin_sent, true), "a second FIN of {id}");
-        ensure!(!end.close_sent, "a FIN of {id} after its close");
+        ensure!(end.source_over, "a FIN of {id:?} while its source goes on");
+        ensure!(!std::mem::replace(&mut end.fin_sent, true), "a second FIN of {id:?}");
+        ensure!(!end.close_sent, "a FIN of {id:?} after its close");
         Ok(())
     }
 
@@ -280,7 +280,7 @@ impl Around {
                 }
                 Event::Opened { key, id } => {
                     let conn = self.find(role, key)?;
-                    ensure!(self.pairs[conn].id == Some(id), "connection {conn} opened as {id}");
+                    ensure!(self.pairs[conn].id == Some(id), "connection {conn} opened as {id:?}");
                     let end = &mut self.pairs[conn].ends[0];
                     ensure!(end.phase == Phase::Dialing(key), "connection {conn} opened twice");
                     end.phase = Phase::Open(key);

@@ -34,7 +34,7 @@ use self::head::{Head, HeadError, HeadParser};
 use self::local_io::SocketIo;
 use self::socket::{LINGER, Socket};
 use super::connection_log::{ConnInfo, ConnectionLog};
-use super::{DISCARD_LIMIT, Frontend, Protocol, next_id};
+use super::{DISCARD_LIMIT, Frontend, Protocol};
 use crate::dial::{DialFailure, Dialed, Target};
 use crate::metrics::FrontendName;
 
@@ -100,19 +100,17 @@ impl Frontend {
     async fn connect<S: Socket>(&self, mut socket: S, peer: Arc<str>, head: Head, mut early: BytesMut) {
         let live = self.enter(self.metrics.http_connections.enter());
         let lifetime = self.lifetimes.connections.token();
-        let id = next_id();
-        let target = Target::new("tcp", head.address).numbered(i64::try_from(id).unwrap_or_default());
+        let target = Target::new("tcp", head.address);
         let (host, user_agent) =
             (Peer(&target.address).to_string(), head.user_agent.as_deref().unwrap_or_default());
+        let mut identity = ConnInfo::new(self, Protocol::HttpConnect, peer, target);
+        let dial_id = i64::try_from(identity.id).unwrap_or_default();
+        identity.target.dial_id = dial_id;
         tracing::info!(
-            target: "v2", method = "CONNECT", host, userAgent = user_agent, connection = id,
-            frontend = self.name.map(FrontendName::name), %peer,
+            target: "v2", method = "CONNECT", host, userAgent = user_agent, connection = identity.id,
+            frontend = self.name.map(FrontendName::name), peer = %identity.peer,
             "Received request for host"
         );
-        let frontend = self.shown(Protocol::HttpConnect);
-        let own = (self.records.clone(), self.metrics.clone());
-        let mut identity = ConnInfo::new(id, frontend, peer, target, own);
-        let dial_id = identity.target.dial_id;
         // Not biased: if both are ready, either result is correct.
         let outcome = tokio::select! {
             outcome = self.dialer.dial(&identity.target, &mut identity.stages) => outcome,
@@ -127,7 +125,7 @@ impl Frontend {
         };
         match outcome {
             Ok(Dialed { connection, place }) => {
-                identity.connect_id = connection.connect_id().0;
+                identity.connect_id = connection.id.0;
                 // Before the answer, as in Go: a client that has left does not make the dial a failure.
                 let mut log = ConnectionLog::open(identity, live, place, lifetime);
                 let start = Instant::now();
@@ -182,12 +180,19 @@ async fn read_head<S: Socket>(socket: &mut S, buffer: &mut BytesMut) -> Result<H
 }
 
 /// Resolves when the client no longer waits for the dial: its connection is reset, or ends before a byte of payload and the client
-/// is [`gone`]. (A client that sends payload and then FIN may want it delivered.) Payload is kept, up to [`MAX_EARLY`].
+/// seems to have gone. (A client that sends payload and then FIN may want it delivered.) Payload is kept, up to [`MAX_EARLY`].
 async fn left<S: Socket>(socket: &mut S, early: &mut BytesMut) {
     while early.len() < MAX_EARLY {
         let room = MAX_EARLY - early.len();
         match socket.read_buf(&mut bytes::BufMut::limit(&mut *early, room)).await {
-            Ok(0) if early.is_empty() => return gone(socket).await,
+            Ok(0) if early.is_empty() => {
+                // Until then it is half-closed and waits for its answer. (Over TLS clients of Go and OpenSSL half-close by close_notify
+                // alone, so a FIN behind it counts as a departure.)
+                while !socket.may_be_gone() {
+                    sleep(GONE_CHECK_INTERVAL).await;
+                }
+                return;
+            }
             Ok(0) => break,
             Ok(_) => {}
             Err(error) => {
@@ -197,14 +202,6 @@ async fn left<S: Socket>(socket: &mut S, early: &mut BytesMut) {
         }
     }
     std::future::pending().await
-}
-
-/// Resolves when a client that sends no more seems to have gone. Until then it is half-closed and waits for its answer. (Over TLS
-/// clients of Go and OpenSSL half-close by close_notify alone, so a FIN behind it counts as a departure.)
-async fn gone<S: Socket>(socket: &mut S) {
-    while !socket.may_be_gone() {
-        sleep(GONE_CHECK_INTERVAL).await;
-    }
 }
 
 /// Writes an answer and the end of file; false if that failed.

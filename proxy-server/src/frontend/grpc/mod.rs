@@ -24,7 +24,7 @@ use self::local_io::GrpcIo;
 use self::machine::Order;
 use self::stream::Stream;
 use super::connection_log::{ConnInfo, ConnectionLog};
-use super::{DISCARD_LIMIT, Frontend, Protocol, next_id};
+use super::{DISCARD_LIMIT, Frontend, Protocol};
 use crate::dial::{DialFailure, Dialed, FailureReason, Target};
 use crate::metrics::{FrontendName, ServiceMethod};
 
@@ -44,15 +44,12 @@ impl Frontend {
             return end(stream).await;
         };
         let lifetime = self.lifetimes.connections.token();
-        let id = next_id();
         let (dial_id, address) = (target.dial_id, Peer(&target.address).to_string());
+        let mut identity = ConnInfo::new(self, Protocol::Grpc, Arc::clone(&peer), target);
         let frontend = self.name.map(FrontendName::name);
         tracing::debug!(
-            dialID = dial_id, dialAddress = address, connection = id, frontend, %peer, "Received DIAL_REQ"
+            dialID = dial_id, dialAddress = address, connection = identity.id, frontend, %peer, "Received DIAL_REQ"
         );
-        let shown = self.shown(Protocol::Grpc);
-        let own = (self.records.clone(), self.metrics.clone());
-        let mut identity = ConnInfo::new(id, shown, Arc::clone(&peer), target, own);
         let outcome = tokio::select! {
             outcome = self.dialer.dial(&identity.target, &mut identity.stages) => outcome,
             // Before its DIAL_RSP the machine gives only one order: to cancel.
@@ -72,7 +69,7 @@ impl Frontend {
         };
         match outcome {
             Ok(Dialed { connection, place }) => {
-                let connect_id = connection.connect_id().0;
+                let connect_id = connection.id.0;
                 let sent = stream.machine.handle_dialed().map(|answer| stream.pass_on(answer));
                 let Some(Ok(())) = sent else {
                     let err = sent.and_then(Result::err);
@@ -110,8 +107,8 @@ impl Frontend {
 async fn first_dial<W: Wire>(stream: &mut Stream<W>) -> Option<Target> {
     match timeout(FIRST_DIAL, poll_fn(|cx| stream.poll_order(cx))).await {
         Ok(Order::Dial { protocol, address }) => {
-            let random = stream.machine.dial_id().map_or(0, |random| random.0);
-            Some(Target::new(protocol, address).numbered(random))
+            let dial_id = stream.machine.dial_id().map_or(0, |random| random.0);
+            Some(Target { dial_id, ..Target::new(protocol, address) })
         }
         Ok(_) => None,
         Err(_) => {

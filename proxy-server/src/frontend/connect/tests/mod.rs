@@ -80,7 +80,7 @@ async fn bytes_go_both_ways_after_the_answer() {
     let (mut client, task) = bench.connect();
     client.write_all(REQUEST).await.unwrap();
     let dial = bench.dial().await;
-    assert_eq!(dial.target, Target::new("tcp", "node:10250").numbered(dial.target.dial_id));
+    assert_eq!((dial.target.protocol.as_str(), dial.target.address.as_str()), ("tcp", "node:10250"));
     assert_eq!(bench.readings.metrics.http_connections.count(), 1);
     let mut endpoint = dial.succeed();
     expect_established(&mut client).await;
