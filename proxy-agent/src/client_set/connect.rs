@@ -17,7 +17,7 @@ use net::env_proxy::{self, EnvProxy, Proxy, ProxyUrlError};
 use net::host_port::HostPort;
 use net::kernel::{TcpPeer, bound_silence};
 use net::listen::{HANDSHAKE_TIMEOUT, LinkSocket, tune};
-use net::tls::{self, ClientTls, HandshakeError, Rotating, Validity};
+use net::tls::{self, ClientTls, HandshakeError, Validity};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
