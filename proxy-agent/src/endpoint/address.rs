@@ -80,14 +80,14 @@ impl Target {
     /// service names.
     pub fn parse(network: Network, address: &str) -> Result<Self, DialError> {
         let parsed = match split(address) {
-            Ok((_, Some(port))) if port.contains(':') => {
+            Some((_, Some(port))) if port.contains(':') => {
                 Err(format!("{address}: too many colons in address"))
             }
-            Ok((host, Some(port))) => {
+            Some((host, Some(port))) => {
                 port.parse().map(|port| (host, port)).map_err(|_| format!("{port}: invalid port"))
             }
-            Ok((_, None)) => Err(format!("{address}: missing port in address")),
-            Err(_) => Err(format!("{address}: it is not HOST:PORT")),
+            Some((_, None)) => Err(format!("{address}: missing port in address")),
+            None => Err(format!("{address}: it is not HOST:PORT")),
         };
         let (host, port) = parsed.map_err(|why| DialError::new(network, "", Failure::Address(why)))?;
         Ok(Self { host: parse_host(host), port })

@@ -36,14 +36,6 @@ pub(crate) struct PresentedCredentials {
 }
 
 impl Credentials {
-    /// A constant token.
-    ///
-    /// # Errors
-    /// If it has characters that are invalid in a header.
-    pub fn token(token: &str) -> Result<Self, InvalidHeaderValue> {
-        bearer(token.trim()).map(Self::Token)
-    }
-
     /// Whether the token file can be read now; its contents are checked at each use.
     pub(super) fn check_file(&self) -> Result<(), String> {
         let Self::TokenFile(path) = self else { return Ok(()) };

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::credentials::Credentials;
 use super::tls::{Pem, TlsFiles};
-use super::{Config, ConfigError, Server};
+use super::{Config, Server};
 
 /// Where Kubernetes mounts the service account. Source: client-go `rest.InClusterConfig`.
 pub(super) const MOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -14,14 +14,11 @@ pub(super) const MOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 ///
 /// # Errors
 /// If this is not a pod, or it has no service account.
-pub(super) fn load(
-    mount: &Path,
-    environment: impl Fn(&str) -> Option<String>,
-) -> Result<Config, ConfigError> {
+pub(super) fn load(mount: &Path, environment: impl Fn(&str) -> Option<String>) -> Result<Config, String> {
     let missing = |name: &str| {
-        ConfigError(format!(
+        format!(
             "this is not a pod ({name} is not set): name a kubeconfig with --kubeconfig, or run as a pod with a service account"
-        ))
+        )
     };
     let variable = |name| environment(name).filter(|value| !value.is_empty()).ok_or_else(|| missing(name));
     let host = variable("KUBERNETES_SERVICE_HOST")?;
@@ -29,10 +26,10 @@ pub(super) fn load(
     let port = port.parse().map_err(|_| missing("KUBERNETES_SERVICE_PORT"))?;
     let token = mount.join("token");
     std::fs::read(&token).map_err(|error| {
-        ConfigError(format!(
+        format!(
             "the pod's service account: cannot read {token:?}: {error}; set automountServiceAccountToken, or name a \
              kubeconfig with --kubeconfig"
-        ))
+        )
     })?;
     Ok(Config {
         server: Server { https: true, host, port, path: String::new() },

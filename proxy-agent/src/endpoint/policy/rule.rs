@@ -39,7 +39,7 @@ impl DestinationRule {
     /// # Errors
     /// Why the text is not a rule.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
-        let (host, ports) = host_port::split_lenient(text).map_err(|_| NETWORK)?;
+        let (host, ports) = host_port::split_lenient(text).ok_or(NETWORK)?;
         let ports = ports.map_or(Ok(0..=u16::MAX), parse_ports)?;
         Ok(Self { text: text.to_owned(), host: parse_host(host)?, ports })
     }
