@@ -179,7 +179,7 @@ fn refused_certificate(text: &str, tls: &ClientTls) -> Option<String> {
 }
 
 /// An address of servers.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct ServerAddress {
     /// A name or an address.
     pub host: String,
@@ -275,8 +275,7 @@ impl<R: Resolve> GrpcConnector<R> {
         streams: &LiveStreams,
     ) -> Result<ConnectedStream<GrpcStream>, ConnectError> {
         let metadata = self.agent.headers(streams)?;
-        let no_entry = || ConnectError::at(ConnectStage::Prepare, "no such entry");
-        let entry = self.servers.get(to.entry).ok_or_else(no_entry)?;
+        let entry = &self.servers[to.entry];
         let address = to.dial.to_string();
         let (tcp, kernel) = self.dial(to, entry).await?;
         let presented = self.certificate_validity();

@@ -67,18 +67,15 @@ impl Facts {
         let flag =
             |(name, value): &(&'static str, String)| Flag { name: (*name).into(), value: value.clone() };
         let flags = flags.iter().filter(|(name, _)| *name != "v").map(flag).collect();
-        let (started, id) = (now(), id.into());
-        let (sockets, certificates) = (Mutex::default(), Mutex::default());
-        let default_verbosity = Options::default().verbosity;
         Self(Arc::new(Inner {
             build,
-            id,
+            id: id.into(),
             flags,
             verbosity,
-            default_verbosity,
-            started,
-            sockets,
-            certificates,
+            default_verbosity: Options::default().verbosity,
+            started: now(),
+            sockets: Mutex::default(),
+            certificates: Mutex::default(),
         }))
     }
 
