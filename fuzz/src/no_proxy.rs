@@ -19,7 +19,7 @@ pub fn no_proxy(data: &[u8]) {
         .into_iter()
         .flatten()
     {
-        assert!(proxy.port > 0 && !proxy.host.contains(['[', ']', '/', '@']), "{proxy:?}");
+        assert!(proxy.port > 0 && !proxy.host.contains(['[', ']', '/', '@']), "{proxy}");
     }
     let lookup = |name: &str| match name {
         "HTTPS_PROXY" => Some(proxy.to_owned()),

@@ -14,7 +14,7 @@ use super::tls::Pem;
 /// The longest token, in bytes.
 const TOKEN_LIMIT: usize = 64 * 1024;
 
-/// Our credentials. `Debug` and `Display` show no secret.
+/// Our credentials. `Display` shows no secret.
 pub enum Credentials {
     /// None besides a client certificate.
     None,
@@ -101,11 +101,5 @@ impl fmt::Display for Credentials {
             Self::TokenFile(path) => write!(f, "token file {}", path.display()),
             Self::Exec(exec) => write!(f, "plug-in {exec}"),
         }
-    }
-}
-
-impl fmt::Debug for Credentials {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Credentials({self})")
     }
 }

@@ -23,7 +23,6 @@ pub(crate) use tls::name as name_in_tls;
 pub use tls::{Pem, TlsFiles};
 
 /// How to reach the API, and our credentials.
-#[derive(Debug)]
 pub struct Config {
     /// The API's address.
     pub server: Server,

@@ -17,7 +17,7 @@ pub use no_proxy::NoProxy;
 pub use url::{Proxy, ProxyUrlError};
 
 /// The proxy settings of the environment, read once.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct EnvProxy {
     proxy: Result<Option<Proxy>, ProxyUrlError>,
     no_proxy: NoProxy,

@@ -142,7 +142,7 @@ fn urls() {
         "http://u%zz:p@proxy:80",
         "http://u:p%4@proxy:80",
     ] {
-        let error = Proxy::parse("HTTPS_PROXY", text).expect_err(text).to_string();
+        let error = Proxy::parse("HTTPS_PROXY", text).err().expect(text).to_string();
         assert!(error.contains("HTTPS_PROXY") && !error.contains('\n'), "{error}");
     }
 }
@@ -164,10 +164,10 @@ fn for_http_the_scheme_counts() {
         assert!(!Proxy::parse("HTTPS_PROXY", text).unwrap().tls, "grpc-go never speaks TLS to a proxy");
     }
     for text in ["socks5://user:secret@proxy.local", "socks5h://proxy.local:1080", "SOCKS5://proxy.local"] {
-        let error = Proxy::parse_for_http("HTTPS_PROXY", text).unwrap_err().to_string();
+        let error = Proxy::parse_for_http("HTTPS_PROXY", text).err().unwrap().to_string();
         assert!(error.contains("SOCKS is not supported") && !error.contains("secret"), "{error}");
     }
-    let error = Proxy::parse_for_http("HTTPS_PROXY", "sock5://proxy.local:1080").unwrap_err().to_string();
+    let error = Proxy::parse_for_http("HTTPS_PROXY", "sock5://proxy.local:1080").err().unwrap().to_string();
     assert!(error.contains("neither http nor https"), "{error}");
 }
 
@@ -186,23 +186,23 @@ fn for_http_each_scheme_has_a_variable() {
         assert_eq!(found(https, "127.0.0.1"), None);
     }
     let lookup = |name: &str| (name == "HTTP_PROXY").then(|| "socks5://p".to_owned());
-    let error = EnvProxy::for_http(false, lookup).proxy_for("example.com", 80).unwrap_err().to_string();
+    let error = EnvProxy::for_http(false, lookup).proxy_for("example.com", 80).err().unwrap().to_string();
     assert!(error.contains("HTTP_PROXY") && error.contains("SOCKS"), "{error}");
-    assert_eq!(EnvProxy::for_http(true, lookup).proxy_for("example.com", 443), Ok(None));
+    assert!(EnvProxy::for_http(true, lookup).proxy_for("example.com", 443).unwrap().is_none());
 }
 
 #[test]
 fn a_bad_url_fails_dials_that_are_not_exempt() {
     let env = env(&[("HTTPS_PROXY", "http://user:secret@proxy:bad"), ("NO_PROXY", "exempt")]);
-    let error = env.proxy_for("example.com", 443).unwrap_err();
-    assert!(!format!("{error} {error:?} {env:?}").contains("secret"));
-    assert_eq!(env.proxy_for("exempt", 443), Ok(None));
+    let error = env.proxy_for("example.com", 443).err().unwrap();
+    assert!(!format!("{error} {error:?}").contains("secret"));
+    assert!(env.proxy_for("exempt", 443).unwrap().is_none());
 }
 
 #[test]
 fn entries_that_go_cannot_parse_are_skipped() {
     for text in ["http://u%zz:p@proxy:80", "http://u:p%4@proxy:80", "http://proxy:80\r\nX: y"] {
-        assert_eq!(env(&[("HTTPS_PROXY", text)]).proxy_for("example.com", 443), Ok(None), "{text}");
+        assert!(env(&[("HTTPS_PROXY", text)]).proxy_for("example.com", 443).unwrap().is_none(), "{text}");
     }
 }
 
@@ -218,8 +218,7 @@ fn credentials_are_decoded_and_hidden() {
     ] {
         let proxy = Proxy::parse("HTTPS_PROXY", &format!("http://{user}@proxy:80")).unwrap();
         assert_eq!(proxy.authorization.as_deref(), Some(value), "{user}");
-        let shown = format!("{proxy} {proxy:?}");
-        assert!(!shown.contains(value) && !shown.contains("pass"), "{shown}");
+        assert_eq!(proxy.to_string(), "proxy:80");
     }
     assert_eq!(Proxy::parse("HTTPS_PROXY", "proxy:80").unwrap().authorization, None);
 }

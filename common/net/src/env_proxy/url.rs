@@ -9,8 +9,8 @@ use thiserror::Error;
 
 use crate::host_port;
 
-/// A proxy: its address, its protocol and our credentials. Neither `Debug` nor `Display` shows credentials.
-#[derive(Clone, PartialEq, Eq)]
+/// A proxy: its address, its protocol and our credentials, which `Display` does not show.
+#[derive(Clone)]
 pub struct Proxy {
     /// The host, without brackets.
     pub host: String,
@@ -93,16 +93,6 @@ impl fmt::Display for Proxy {
     /// `host:port`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         host_port::HostPort(&self.host, self.port).fmt(f)
-    }
-}
-
-impl fmt::Debug for Proxy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let authorization = self.authorization.as_ref().map(|_| "(redacted)");
-        f.debug_struct("Proxy")
-            .field("address", &self.to_string())
-            .field("authorization", &authorization)
-            .finish()
     }
 }
 

@@ -76,7 +76,7 @@ pub struct Validities {
 }
 
 /// The settings of a client's or server's TLS. A trait, so that a test can use a fake.
-pub trait Options: Send + Sync + 'static {
+pub trait Options: Clone + Send + Sync + 'static {
     /// The configuration of handshakes.
     type Config: Send + Sync + 'static;
 
@@ -100,6 +100,7 @@ pub trait Options: Send + Sync + 'static {
 
 /// The TLS of a client or server from files, which may change while it is in use. Clones share one configuration and its
 /// reloads.
+#[derive(Clone)]
 pub struct Tls<O: Options>(Arc<Shared<O>>);
 
 struct Shared<O: Options> {
@@ -180,11 +181,5 @@ impl<O: Options> Tls<O> {
     /// The certificates of the material in use.
     pub fn certificates(&self) -> Vec<CertificateFacts> {
         self.0.current.load().material.certificates()
-    }
-}
-
-impl<O: Options> Clone for Tls<O> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
     }
 }
