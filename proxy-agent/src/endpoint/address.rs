@@ -20,15 +20,11 @@ pub enum Network {
 impl Network {
     /// Parses a DIAL_REQ's protocol; case-sensitive, as in Go.
     pub fn parse(protocol: &str) -> Result<Self, DialError> {
-        match protocol {
-            "tcp" => Ok(Self::Tcp),
-            "tcp4" => Ok(Self::Tcp4),
-            "tcp6" => Ok(Self::Tcp6),
-            _ => {
-                let (network, failure) = (protocol.to_owned(), Failure::UnknownNetwork(protocol.to_owned()));
-                Err(DialError { network, address: String::new(), failure })
-            }
-        }
+        let known = [Self::Tcp, Self::Tcp4, Self::Tcp6].into_iter().find(|known| known.name() == protocol);
+        known.ok_or_else(|| {
+            let (network, failure) = (protocol.to_owned(), Failure::UnknownNetwork(protocol.to_owned()));
+            DialError { network, address: String::new(), failure }
+        })
     }
 
     /// The name, as in a DIAL_REQ and in error texts.
