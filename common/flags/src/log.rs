@@ -115,7 +115,12 @@ impl Value for Severity {
 impl Severity {
     /// Its name in flags and in the names of files.
     pub const fn name(self) -> &'static str {
-        ["INFO", "WARNING", "ERROR", "FATAL"][self as usize]
+        match self {
+            Self::Info => "INFO",
+            Self::Warning => "WARNING",
+            Self::Error => "ERROR",
+            Self::Fatal => "FATAL",
+        }
     }
 }
 

@@ -157,9 +157,7 @@ impl<'a> Certificate<'a> {
 
     /// True if one of the alternative names is `name`; common names do not count.
     pub(super) fn is_for(&self, name: &ServerName<'_>) -> bool {
-        let Ok(Some(names)) = self.parsed.subject_alternative_name() else {
-            return false;
-        };
+        let Ok(Some(names)) = self.parsed.subject_alternative_name() else { return false };
         names.value.general_names.iter().any(|presented| match (presented, name) {
             (GeneralName::DNSName(presented), ServerName::DnsName(wanted)) => {
                 same_name(presented, wanted.as_ref())

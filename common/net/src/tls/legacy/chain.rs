@@ -99,9 +99,7 @@ impl<'a, 'd> Search<'a, 'd> {
 
     /// True if `issuer` signed the last certificate of `path` and was allowed to.
     fn may_extend(&mut self, path: &[&Certificate<'d>], issuer: &Certificate<'d>, root: bool) -> bool {
-        let Some(last) = path.last() else {
-            return false;
-        };
+        let Some(last) = path.last() else { return false };
         let entitled = last.names_issuer(issuer)
             && issuer.may_issue(root, path.len() - 1)
             && usable(issuer, self.purpose, self.now).is_ok();
