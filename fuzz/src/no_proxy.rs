@@ -15,15 +15,18 @@ pub fn no_proxy(data: &[u8]) {
     let (list, host, proxy) = (line(), line(), line());
     entries_count_alone(list, host, port);
     addresses_count_by_value(list, host, port);
-    for proxy in [Proxy::parse(proxy), Proxy::parse_for_http(proxy)].into_iter().flatten() {
-        assert!(proxy.port > 0 && !proxy.host.contains(['[', ']', '/', '@']), "{proxy:?}");
+    for proxy in [Proxy::parse("HTTPS_PROXY", proxy), Proxy::parse_for_http("HTTPS_PROXY", proxy)]
+        .into_iter()
+        .flatten()
+    {
+        assert!(proxy.port > 0 && !proxy.host.contains(['[', ']', '/', '@']), "{proxy}");
     }
     let lookup = |name: &str| match name {
         "HTTPS_PROXY" => Some(proxy.to_owned()),
         "NO_PROXY" => Some(list.to_owned()),
         _ => None,
     };
-    if let Ok(Some(_)) = EnvProxy::from_lookup(lookup).proxy_for(host, port) {
+    if let Ok(Some(_)) = EnvProxy::for_grpc(lookup).proxy_for(host, port) {
         assert!(!NoProxy::parse(list).exempts(host, port), "{list:?} spares {host:?}, and a proxy is used");
     }
 }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Error, Result, anyhow};
 use cluster::Client;
 use driver::Bounds;
 use grpc::capabilities::Capabilities;
@@ -92,7 +92,7 @@ impl Agent {
             servers: config.proxy_servers.clone(),
             // The destination policy limits servers' requests, not the servers' own address.
             dialer: Dialer::to_servers(resolver, SERVER_DIAL_TIMEOUT),
-            proxy: EnvProxy::from_env(),
+            proxy: EnvProxy::for_grpc(|name| std::env::var(name).ok()),
             tls,
             agent: metadata,
             keepalive: config.keepalive,
@@ -180,7 +180,7 @@ fn tls(config: &Config, metrics: &Metrics) -> Result<ClientTls> {
                 ("--agent-key", pair.map(|pair| pair.1.as_path())),
             ]),
         };
-        anyhow::Error::new(error).context(flags)
+        Error::new(error).context(flags)
     })
 }
 
@@ -195,7 +195,8 @@ fn count_leases(
     if !kube.count_server_leases {
         return Ok(None);
     }
-    let api = cluster::Config::load(kube.kubeconfig.as_deref()).context("--kubeconfig")?;
+    let api = cluster::Config::load(kube.kubeconfig.as_deref());
+    let api = api.map_err(|why| anyhow!("--kubeconfig: {why}"))?;
     tracing::info!(
         api = %api,
         namespace = kube.lease_namespace,

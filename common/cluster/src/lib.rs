@@ -17,5 +17,5 @@ pub mod time;
 
 pub use api::{Lease, LeaseList, Status, TokenReview};
 pub use client::{ApiError, Client, Freshness, Leases, Watch, WatchEvent};
-pub use config::{Config, ConfigError};
+pub use config::Config;
 pub use time::{Clock, Moment};

@@ -45,11 +45,6 @@ impl Clock {
 }
 
 impl Moment {
-    /// From whole microseconds since 1970.
-    pub const fn from_micros(micros: i64) -> Self {
-        Self(micros)
-    }
-
     /// From whole seconds since 1970.
     pub const fn from_seconds(seconds: i64) -> Self {
         Self(seconds.saturating_mul(MICROS))
@@ -116,7 +111,7 @@ mod tests {
         ];
         for (text, micros, written) in rows {
             let moment = Moment::parse(text).unwrap();
-            assert_eq!(moment, Moment::from_micros(micros), "{text}");
+            assert_eq!(moment, Moment(micros), "{text}");
             assert_eq!(moment.to_string(), written);
         }
     }
@@ -134,7 +129,7 @@ mod tests {
     proptest! {
         #[test]
         fn written_times_are_read_back(micros in -62_000_000_000_000_000_i64..250_000_000_000_000_000) {
-            let moment = Moment::from_micros(micros);
+            let moment = Moment(micros);
             prop_assert_eq!(Moment::parse(&moment.to_string()), Some(moment));
         }
 

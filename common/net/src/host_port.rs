@@ -4,45 +4,29 @@
 use std::fmt;
 use std::net::IpAddr;
 
-/// Why a text is not `HOST`, `HOST:PORT`, `[HOST]` or `[HOST]:PORT`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SplitError {
-    /// The bracket is not closed.
-    Unclosed,
-    /// Something other than a colon follows the bracket.
-    Trailing,
-}
-
 /// Splits after the closing bracket, otherwise at the first colon. The host has no brackets; without a colon the port
-/// is `None`.
-///
-/// # Errors
-/// If a bracket is not closed, or is followed by something other than a colon.
-pub fn split(text: &str) -> Result<(&str, Option<&str>), SplitError> {
+/// is `None`. Of a text whose bracket is not closed, or is followed by something other than a colon, there is nothing.
+pub fn split(text: &str) -> Option<(&str, Option<&str>)> {
     let (host, rest) = match text.strip_prefix('[') {
-        Some(inner) => inner.split_once(']').ok_or(SplitError::Unclosed)?,
+        Some(inner) => inner.split_once(']')?,
         None => text.split_at(text.find(':').unwrap_or(text.len())),
     };
     match rest.strip_prefix(':') {
-        Some(port) => Ok((host, Some(port))),
-        None if rest.is_empty() => Ok((host, None)),
-        None => Err(SplitError::Trailing),
+        Some(port) => Some((host, Some(port))),
+        None => rest.is_empty().then_some((host, None)),
     }
 }
 
 /// The same, except that a text with several colons and no brackets is an IPv6 address without a port.
-///
-/// # Errors
-/// As for [`split`].
-pub fn split_lenient(text: &str) -> Result<(&str, Option<&str>), SplitError> {
+pub fn split_lenient(text: &str) -> Option<(&str, Option<&str>)> {
     let is_address = !text.starts_with('[') && text.matches(':').count() > 1;
-    if is_address { Ok((text, None)) } else { split(text) }
+    if is_address { Some((text, None)) } else { split(text) }
 }
 
 /// The host, without brackets, and the port of `HOST:PORT` or `[ADDRESS]:PORT`; `None` if the text is neither, the port is 0,
 /// or the host has a `$`: kubelet leaves `$(NAME)` in a flag if the container has no such variable.
 pub fn host_port(text: &str) -> Option<(&str, u16)> {
-    let (host, port) = split(text).ok()?;
+    let (host, port) = split(text)?;
     let port = port.filter(|port| port.bytes().all(|byte| byte.is_ascii_digit()))?.parse().ok()?;
     let printable = host.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'$');
     let usable = !host.is_empty() && printable && port > 0;
@@ -77,19 +61,19 @@ mod tests {
     #[test]
     fn brackets_or_the_first_colon_split() {
         for (text, split_up) in [
-            ("host", Ok(("host", None))),
-            ("host:1", Ok(("host", Some("1")))),
-            ("host:", Ok(("host", Some("")))),
-            (":1", Ok(("", Some("1")))),
-            ("::1", Ok(("", Some(":1")))),
-            ("[::1]", Ok(("::1", None))),
-            ("[::1]:1", Ok(("::1", Some("1")))),
-            ("[]:1:2", Ok(("", Some("1:2")))),
-            ("[::1", Err(SplitError::Unclosed)),
-            ("[::1]1", Err(SplitError::Trailing)),
+            ("host", Some(("host", None))),
+            ("host:1", Some(("host", Some("1")))),
+            ("host:", Some(("host", Some("")))),
+            (":1", Some(("", Some("1")))),
+            ("::1", Some(("", Some(":1")))),
+            ("[::1]", Some(("::1", None))),
+            ("[::1]:1", Some(("::1", Some("1")))),
+            ("[]:1:2", Some(("", Some("1:2")))),
+            ("[::1", None),
+            ("[::1]1", None),
         ] {
             assert_eq!(split(text), split_up, "{text}");
-            let lenient = if text == "::1" { Ok(("::1", None)) } else { split_up };
+            let lenient = if text == "::1" { Some(("::1", None)) } else { split_up };
             assert_eq!(split_lenient(text), lenient, "{text}");
         }
         for (text, parts) in [

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use net::tls::{Rotated, Rotating, Validities, unix_now, watch};
+use net::tls::{Options, Rotated, Tls, Validities, unix_now, watch};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
@@ -38,17 +38,18 @@ pub struct CertificateSide {
 
 /// Exports the expiry of the certificates in use, shows them in the status, and watches their files on `runtime` every
 /// `every`, if set. The watch ends when the handle is dropped.
-pub fn keep_fresh<R: Rotating + Clone>(
+pub fn keep_fresh<O: Options>(
     runtime: &Handle,
     facts: &Facts,
-    tls: R,
+    tls: Tls<O>,
     side: CertificateSide,
     every: Option<Duration>,
     metrics: &Certificates,
 ) -> Option<AbortOnDropHandle<()>> {
     metrics.loaded(side.name, unix_now());
     show(metrics, side, tls.validities());
-    let refused = facts.certificates(side, tls.clone());
+    let certificates = tls.clone();
+    let refused = facts.certificates(side, move || certificates.certificates());
     let every = every?.max(MIN_INTERVAL);
     let metrics = metrics.clone();
     let watching = watch(tls, side.files, every, move |rotated| {

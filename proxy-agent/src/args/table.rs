@@ -165,7 +165,7 @@ fn server_entry(flag: &'static str, entry: &str) -> Result<(String, Option<u16>)
         return Err(bad("it is a URL: write HOST or HOST:PORT"));
     }
     let (host, port) =
-        split_lenient(entry).map_err(|_| bad("it must be HOST, HOST:PORT or [ADDRESS]:PORT"))?;
+        split_lenient(entry).ok_or_else(|| bad("it must be HOST, HOST:PORT or [ADDRESS]:PORT"))?;
     if host.is_empty() {
         return Err(bad("an entry of the list has no host"));
     }

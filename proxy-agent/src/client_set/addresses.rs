@@ -29,7 +29,7 @@ pub(super) const LATE_ANSWER: Duration = Duration::from_secs(30);
 const MAX_ADDRESSES: usize = 64;
 
 /// An address to dial.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Address {
     /// The host and port to dial.
     pub dial: ServerAddress,
@@ -81,7 +81,7 @@ pub(super) enum Attempt {
 /// The next attempt: its address's index, its kind, and when it is due.
 pub(super) type Next = (usize, Attempt, Duration);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Route {
     address: Address,
     /// The address is in a lease.
@@ -215,19 +215,8 @@ impl Addresses {
                 (route.server, route.holder) = (holder.clone(), holder);
             }
         } else if self.has_room(advertised) {
-            self.routes.push(Route {
-                address,
-                advertised,
-                server: holder.clone(),
-                holder,
-                balanced: false,
-                due: due(),
-                tried: Duration::ZERO,
-                failures: 0,
-                running: None,
-                waiting: false,
-                removed: None,
-            });
+            let (server, due) = (holder.clone(), due());
+            self.routes.push(Route { address, advertised, server, holder, due, ..Route::default() });
         }
     }
 

@@ -17,7 +17,7 @@ use net::env_proxy::{self, EnvProxy, Proxy, ProxyUrlError};
 use net::host_port::HostPort;
 use net::kernel::{TcpPeer, bound_silence};
 use net::listen::{HANDSHAKE_TIMEOUT, LinkSocket, tune};
-use net::tls::{self, ClientTls, HandshakeError, Rotating, Validity};
+use net::tls::{self, ClientTls, HandshakeError, Validity};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
@@ -47,6 +47,16 @@ const AGENT_PORT: &str = "--proxy-server-port must lead to the server's --agent-
 /// The fixes if nothing listens at an address of a server, or at a proxy.
 const LISTENER: &str = "check that the server runs, and that --proxy-server-host and --proxy-server-port lead to its --agent-port";
 const PROXY: &str = "check HTTPS_PROXY and NO_PROXY";
+
+/// Alerts of a server about the agent's certificate, and the fix.
+const REFUSALS: [(&str, &str); 3] = [
+    ("UnsupportedCertificate", "its extended key usage must allow client authentication"),
+    ("UnknownCA", "its --cluster-ca-cert must contain the issuer"),
+    (
+        "DecryptError",
+        "its --cluster-ca-cert has another key of the issuer, or a certificate of the chain is signed with SHA-1",
+    ),
+];
 
 /// Why an attempt failed.
 #[derive(Debug, thiserror::Error)]
@@ -163,23 +173,15 @@ fn refused_certificate(text: &str, tls: &ClientTls) -> Option<String> {
     if alert.starts_with("CertificateExpired") {
         return Some("the server says that --agent-cert is expired or not valid yet: replace it, or correct the clocks".to_owned());
     }
+    let known = REFUSALS.iter().find(|(name, _)| alert.starts_with(name)).map(|(_, why)| *why);
     // Go's server sends BadCertificate for most reasons.
-    let why = if alert.starts_with("UnsupportedCertificate") {
-        "its extended key usage must allow client authentication"
-    } else if alert.starts_with("UnknownCA") {
-        "its --cluster-ca-cert must contain the issuer"
-    } else if alert.starts_with("DecryptError") {
-        "its --cluster-ca-cert has another key of the issuer, or a certificate of the chain is signed with SHA-1"
-    } else if alert.contains("Certificate") {
-        "check its issuer, dates and extended key usage (client authentication)"
-    } else {
-        return None;
-    };
+    let any = "check its issuer, dates and extended key usage (client authentication)";
+    let why = known.or(alert.contains("Certificate").then_some(any))?;
     Some(format!("the server does not accept --agent-cert: {why}; its log has the reason"))
 }
 
 /// An address of servers.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct ServerAddress {
     /// A name or an address.
     pub host: String,
@@ -259,8 +261,7 @@ impl<R: Resolve> GrpcConnector<R> {
         let stream = match proxy {
             None => dial(&address, LISTENER).await?.stream,
             Some(proxy) => {
-                let at = HostPort(&proxy.host, proxy.port).to_string();
-                let stream = dial(&at, PROXY).await?.stream;
+                let stream = dial(&proxy.to_string(), PROXY).await?.stream;
                 env_proxy::tunnel(stream, proxy, &address).await.map_err(|error| failed(&error))?
             }
         };
@@ -275,8 +276,7 @@ impl<R: Resolve> GrpcConnector<R> {
         streams: &LiveStreams,
     ) -> Result<ConnectedStream<GrpcStream>, ConnectError> {
         let metadata = self.agent.headers(streams)?;
-        let no_entry = || ConnectError::at(ConnectStage::Prepare, "no such entry");
-        let entry = self.servers.get(to.entry).ok_or_else(no_entry)?;
+        let entry = &self.servers[to.entry];
         let address = to.dial.to_string();
         let (tcp, kernel) = self.dial(to, entry).await?;
         let presented = self.certificate_validity();

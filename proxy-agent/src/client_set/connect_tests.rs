@@ -148,7 +148,7 @@ fn connector(pki: &Pki, host: &str, port: u16, env: &[(&str, String)]) -> GrpcCo
     GrpcConnector {
         servers: vec![ServerAddress { host: host.into(), port }],
         dialer: Dialer::to_servers(Arc::new(Names), SERVER_DIAL_TIMEOUT),
-        proxy: EnvProxy::from_lookup(|name| env.get(name).cloned()),
+        proxy: EnvProxy::for_grpc(|name| env.get(name).cloned()),
         tls: pki.client(&[NAME]),
         agent: AgentMetadata::new("agent-1", "host=a", Some(token), Capabilities::supported(true)),
         keepalive: KeepaliveFlags {
@@ -206,7 +206,7 @@ async fn a_name_with_several_addresses_gives_each_of_them() {
     let failed: Vec<bool> = found.iter().map(|resolved| resolved.error.is_some()).collect();
     assert_eq!(failed, [false, false, false, false, true, true, false]);
     let behind = [("HTTPS_PROXY", "http://10.0.0.9:3128".to_owned())];
-    connector.proxy = EnvProxy::from_lookup(|name| (name == behind[0].0).then(|| behind[0].1.clone()));
+    connector.proxy = EnvProxy::for_grpc(|name| (name == behind[0].0).then(|| behind[0].1.clone()));
     let found = connector.resolve().await;
     assert_eq!(found[1].addresses[0].dial.to_string(), "several.example:2", "the proxy looks up names");
 }
@@ -336,7 +336,7 @@ async fn a_proxy_of_the_environment_is_used() {
 fn a_name_in_no_proxy_exempts_its_addresses() {
     let variables = HashMap::from([("HTTPS_PROXY", "http://10.0.0.9:3128"), ("NO_PROXY", SEVERAL)]);
     let mut connector = connector(&Pki::new(), SEVERAL, 1, &[]);
-    connector.proxy = EnvProxy::from_lookup(|name| variables.get(name).map(|value| (*value).into()));
+    connector.proxy = EnvProxy::for_grpc(|name| variables.get(name).map(|value| (*value).into()));
     connector.servers.push(ServerAddress { host: "behind.example".into(), port: 1 });
     let dial = ServerAddress { host: "10.0.0.1".into(), port: 1 };
     let proxied = [0, 1].map(|entry| {

@@ -36,12 +36,9 @@ pub(crate) fn check(text: &str) -> Result<(), String> {
         }
         values.push(useless(&key, &value));
     }
-    match values.into_iter().collect::<Option<Vec<_>>>() {
-        Some(useless) => {
-            useless.into_iter().find(|useless| !useless.by_variable).map_or(Ok(()), |first| Err(first.text))
-        }
-        None => Ok(()),
-    }
+    let all_useless: Option<Vec<_>> = values.into_iter().collect();
+    let first = all_useless.into_iter().flatten().find(|useless| !useless.by_variable);
+    first.map_or(Ok(()), |first| Err(first.text))
 }
 
 /// What is wrong with the values of a valid text that match no target, each kind once.

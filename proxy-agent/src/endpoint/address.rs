@@ -20,15 +20,11 @@ pub enum Network {
 impl Network {
     /// Parses a DIAL_REQ's protocol; case-sensitive, as in Go.
     pub fn parse(protocol: &str) -> Result<Self, DialError> {
-        match protocol {
-            "tcp" => Ok(Self::Tcp),
-            "tcp4" => Ok(Self::Tcp4),
-            "tcp6" => Ok(Self::Tcp6),
-            _ => {
-                let (network, failure) = (protocol.to_owned(), Failure::UnknownNetwork(protocol.to_owned()));
-                Err(DialError { network, address: String::new(), failure })
-            }
-        }
+        let known = [Self::Tcp, Self::Tcp4, Self::Tcp6].into_iter().find(|known| known.name() == protocol);
+        known.ok_or_else(|| {
+            let (network, failure) = (protocol.to_owned(), Failure::UnknownNetwork(protocol.to_owned()));
+            DialError { network, address: String::new(), failure }
+        })
     }
 
     /// The name, as in a DIAL_REQ and in error texts.
@@ -80,14 +76,14 @@ impl Target {
     /// service names.
     pub fn parse(network: Network, address: &str) -> Result<Self, DialError> {
         let parsed = match split(address) {
-            Ok((_, Some(port))) if port.contains(':') => {
+            Some((_, Some(port))) if port.contains(':') => {
                 Err(format!("{address}: too many colons in address"))
             }
-            Ok((host, Some(port))) => {
+            Some((host, Some(port))) => {
                 port.parse().map(|port| (host, port)).map_err(|_| format!("{port}: invalid port"))
             }
-            Ok((_, None)) => Err(format!("{address}: missing port in address")),
-            Err(_) => Err(format!("{address}: it is not HOST:PORT")),
+            Some((_, None)) => Err(format!("{address}: missing port in address")),
+            None => Err(format!("{address}: it is not HOST:PORT")),
         };
         let (host, port) = parsed.map_err(|why| DialError::new(network, "", Failure::Address(why)))?;
         Ok(Self { host: parse_host(host), port })

@@ -163,7 +163,7 @@ impl<G> ConnContext<G> {
             began: Instant::now(),
             received: 0,
             sent: 0,
-            chunk: Chunk::default(),
+            chunk: Chunk::FIRST,
             hold: None,
             eof: false,
             lingering: None,
@@ -290,13 +290,9 @@ struct Chunk {
     small: u8,
 }
 
-impl Default for Chunk {
-    fn default() -> Self {
-        Self { size: MIN_READ, asked: 0, small: 0 }
-    }
-}
-
 impl Chunk {
+    const FIRST: Self = Self { size: MIN_READ, asked: 0, small: 0 };
+
     /// The next read's size, at most `max`, at least 1 byte.
     fn next(&mut self, max: usize) -> usize {
         let largest = if max > USUAL_READ { MAX_READ } else { USUAL_READ };

@@ -111,6 +111,18 @@ pub enum LookupCause {
     Io(SocketAddr, i32),
 }
 
+impl LookupCause {
+    /// The value of the metric's label.
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Self::NoSuchHost(_) => "no_such_host",
+            Self::Misbehaving(_) => "misbehaving",
+            Self::Unanswered(_) => "unanswered",
+            Self::Io(..) => "unreachable",
+        }
+    }
+}
+
 impl std::error::Error for LookupError {}
 
 impl fmt::Display for LookupError {

@@ -13,6 +13,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use hickory_resolver::config::{
     ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts,
 };
@@ -30,7 +32,6 @@ use serve::logs::Peer;
 use serve::metrics::CountBy;
 use socket2::SockRef;
 use tokio::net::UdpSocket;
-use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use super::address::Network;
@@ -67,41 +68,22 @@ pub trait Resolve: Send + Sync + 'static {
 }
 
 serve::label! {
-    /// The result of a lookup.
-    pub enum LookupResult in "result" {
-        /// The name has an address.
-        Found => "found",
-        /// The name does not exist.
-        NoSuchHost => "no_such_host",
-        /// A name server answered with an error.
-        Misbehaving => "misbehaving",
-        /// No name server can be reached.
-        Unreachable => "unreachable",
-        /// No name server answered in time, or the dial was canceled.
-        Unanswered => "unanswered",
-    }
+    /// The result of a lookup: [`FOUND`], or that of [`LookupCause::label`].
+    pub struct LookupResult in "result"
 }
 
-impl From<&LookupError> for LookupResult {
-    fn from(error: &LookupError) -> Self {
-        match error.cause {
-            LookupCause::NoSuchHost(_) => LookupResult::NoSuchHost,
-            LookupCause::Misbehaving(_) => LookupResult::Misbehaving,
-            LookupCause::Io(..) => LookupResult::Unreachable,
-            LookupCause::Unanswered(_) => LookupResult::Unanswered,
-        }
-    }
-}
+/// The result of a lookup of a name that has an address.
+const FOUND: &str = "found";
 
 /// Counts a lookup when it is dropped: the caller drops one that takes too long.
 struct Outcome<'a> {
     results: &'a CountBy<LookupResult>,
-    result: LookupResult,
+    result: &'static str,
 }
 
 impl Drop for Outcome<'_> {
     fn drop(&mut self) {
-        self.results.count(self.result);
+        self.results.count(LookupResult(self.result));
     }
 }
 
@@ -131,7 +113,7 @@ struct ReadFile {
 /// The contents of the two files.
 struct Configured {
     /// All servers in the file's order, once for each attempt; never empty.
-    questions: Vec<Arc<Question>>,
+    questions: Vec<Question>,
     search: Vec<Name>,
     ndots: usize,
     hosts: Hosts,
@@ -284,30 +266,30 @@ impl ReadFile {
             return false;
         }
         let text = match std::fs::read(&self.path) {
+            Ok(text) => text,
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) =>
             {
-                Ok(Vec::new())
+                Vec::new()
             }
-            read => read,
+            Err(error) => {
+                if !std::mem::replace(&mut self.unreadable, true) {
+                    tracing::warn!(err = %error, file = %self.path.display(), "cannot read file, keeping its previous contents");
+                }
+                return false;
+            }
         };
-        let failed_before = std::mem::replace(&mut self.unreadable, text.is_err());
-        match text {
-            Ok(text) => (self.text, self.stamp) = (text, stamp),
-            Err(error) if !failed_before => {
-                tracing::warn!(err = %error, file = %self.path.display(), "cannot read file, keeping its previous contents");
-            }
-            Err(_) => {}
-        }
-        !self.unreadable
+        (self.text, self.stamp, self.unreadable) = (text, stamp, false);
+        true
     }
 }
 
 impl Resolve for SystemResolver {
     async fn lookup(&self, host: &str, network: Network) -> Result<Vec<IpAddr>, LookupError> {
-        let mut outcome = Outcome { results: &self.results, result: LookupResult::Unanswered };
+        let unanswered = LookupCause::Unanswered(None);
+        let mut outcome = Outcome { results: &self.results, result: unanswered.label() };
         let found = self.configured().lookup(host, network).await;
-        outcome.result = found.as_ref().map_or_else(LookupResult::from, |_| LookupResult::Found);
+        outcome.result = found.as_ref().map_or_else(|error| error.cause.label(), |_| FOUND);
         found
     }
 }
@@ -326,7 +308,7 @@ impl Configured {
     fn new(conf: &resolv_conf::Config, servers: &[SocketAddr], hosts: Hosts) -> Self {
         let attempts = usize::try_from(conf.attempts).unwrap_or(MAX_ATTEMPTS).clamp(1, MAX_ATTEMPTS);
         let rounds = (0..attempts).flat_map(|round| servers.iter().map(move |server| (round, *server)));
-        let questions = rounds.map(|(round, server)| Arc::new(Question::new(conf, server, round)));
+        let questions = rounds.map(|(round, server)| Question::new(conf, server, round));
         let ndots = usize::try_from(conf.ndots).unwrap_or(usize::MAX);
         Self { questions: questions.collect(), search: search(conf), ndots, hosts }
     }
@@ -362,29 +344,24 @@ impl Configured {
         let names = self.names(name);
         // "No such name" is an answer; the next question is asked only if there is no answer.
         let mut outcome = Err(unknown.cause);
-        let (mut unasked, mut open) = (self.questions.iter(), JoinSet::new());
+        let (mut unasked, mut open) = (self.questions.iter(), FuturesUnordered::new());
         loop {
             if let Some(question) = unasked.next() {
-                open.spawn(question.clone().ask(names.clone(), network));
+                open.push(question.ask(&names, network));
             }
             let ended = match unasked.as_slice() {
-                [] => open.join_next().await,
-                _ => match timeout(NEXT_QUESTION_DELAY, open.join_next()).await {
+                [] => open.next().await,
+                _ => match timeout(NEXT_QUESTION_DELAY, open.next()).await {
                     Ok(ended) => ended,
                     Err(_) => continue,
                 },
             };
             match ended {
-                Some(Ok(answer @ (Ok(_) | Err(LookupCause::NoSuchHost(_))))) => {
+                Some(answer @ (Ok(_) | Err(LookupCause::NoSuchHost(_)))) => {
                     outcome = answer;
                     break;
                 }
-                Some(Ok(failed)) => outcome = failed,
-                Some(Err(error)) => match error.try_into_panic() {
-                    Ok(panic) => std::panic::resume_unwind(panic),
-                    // The runtime ends.
-                    Err(_) => outcome = Err(LookupCause::Unanswered(None)),
-                },
+                Some(failed) => outcome = failed,
                 None => break,
             }
         }
@@ -417,12 +394,12 @@ impl Question {
     }
 
     /// The addresses of the first of these names that has any. "No such host" means that the server has said so of each name.
-    async fn ask(self: Arc<Self>, names: Vec<Name>, network: Network) -> Result<Vec<IpAddr>, LookupCause> {
+    async fn ask(&self, names: &[Name], network: Network) -> Result<Vec<IpAddr>, LookupCause> {
         let mut failed = None;
         for name in names {
             let answers = tokio::join!(
                 self.resolver.lookup(name.clone(), RecordType::A),
-                self.resolver.lookup(name, RecordType::AAAA)
+                self.resolver.lookup(name.clone(), RecordType::AAAA)
             );
             let mut found = Vec::new();
             for answer in <[_; 2]>::from(answers) {

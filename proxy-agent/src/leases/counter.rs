@@ -237,13 +237,13 @@ impl LeaseCounter {
 
     fn publish(&mut self) {
         let leased = Leased { stale: self.unreachable, ..self.cache.leased(self.believed) };
-        let before = self.count.borrow().as_ref().map(|leased| leased.count);
-        self.count.send_if_modified(|told| {
-            let changed = told.as_ref() != Some(&leased);
-            *told = Some(leased);
-            changed
-        });
-        if before != Some(0) && self.count.borrow().as_ref().is_some_and(|leased| leased.count == 0) {
+        let before = self.count.borrow().clone();
+        let was_empty = before.as_ref().is_some_and(|before| before.count == 0);
+        let is_empty = leased.count == 0;
+        if before.as_ref() != Some(&leased) {
+            self.count.send_replace(Some(leased));
+        }
+        if is_empty && !was_empty {
             tracing::warn!(
                 "No valid leases found, assuming server count of 1, or the count that servers announce"
             );

@@ -50,8 +50,8 @@ impl World {
 }
 
 fn moment(skew: i64) -> Moment {
-    let micros = Clock::system().now().since(Moment::from_seconds(0)).as_micros();
-    Moment::from_micros(i64::try_from(micros).unwrap() + skew * 1_000_000)
+    let since = Clock::system().now().since(Moment::from_seconds(0));
+    Moment::from_seconds(skew).plus(since)
 }
 
 /// Puts a lease of that many seconds, renewed now by a clock that is off by `skew`.

@@ -64,7 +64,7 @@ fn golden() {
     drop(metrics.retiring_connections.enter());
     metrics.attempts.count(AttemptResult::Connected);
     metrics.connect_failures.count(ConnectStage::Tls);
-    metrics.lookups.count(LookupResult::NoSuchHost);
+    metrics.lookups.count(LookupResult("no_such_host"));
     metrics.payload.add(0, 5);
     metrics.lost.count(LostReason::RecvError);
     metrics.unresponsive.inc();

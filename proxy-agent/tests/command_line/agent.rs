@@ -2,6 +2,7 @@
 
 use super::table::Entry;
 use proxy_agent::args::Config;
+use proxy_agent::endpoint::DestinationRule;
 
 use super::flag;
 
@@ -53,8 +54,13 @@ pub(crate) fn identity() -> Vec<Entry<Config>> {
 }
 
 pub(crate) fn endpoints() -> Vec<Entry<Config>> {
-    fn rules(rules: &[proxy_agent::endpoint::DestinationRule]) -> String {
-        rules.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+    // A rule does not keep its text.
+    fn rules(rules: &[DestinationRule]) -> String {
+        let texts = ["10.0.0.0/8:22", "[fd00::/8]:1-2", "*.a", "a", "*:443"];
+        let text = |rule: &DestinationRule| {
+            texts.iter().find(|text| DestinationRule::parse(text) == Ok(rule.clone()))
+        };
+        rules.iter().map(|rule| text(rule).copied().unwrap_or("?")).collect::<Vec<_>>().join(" ")
     }
     vec![
         flag("allow-cloud-metadata", |c| c.servers.allow_cloud_metadata.to_string())

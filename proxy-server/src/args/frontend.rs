@@ -81,7 +81,7 @@ fn entry(text: &str, flags: &FrontendFlags) -> Result<FrontendConfig, FlagError>
 }
 
 fn bind(address: &str) -> Option<Bind> {
-    let (host, text) = match split(address).ok()? {
+    let (host, text) = match split(address)? {
         (text, None) => ("", text),
         (host, Some(text)) => (host, text),
     };

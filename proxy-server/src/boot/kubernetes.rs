@@ -1,6 +1,6 @@
 //! The parts of the boot that concern agent identity and the Kubernetes API.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use cluster::{Client, Clock};
 
 use crate::agent_stream::AgentGate;
@@ -15,7 +15,8 @@ pub(super) fn client(config: &Config) -> Result<Option<Client>> {
     if config.token_auth.is_none() && !kube.enable_lease_controller {
         return Ok(None);
     }
-    let api = cluster::Config::load(kube.kubeconfig.as_deref()).context("--kubeconfig")?;
+    let api = cluster::Config::load(kube.kubeconfig.as_deref());
+    let api = api.map_err(|why| anyhow!("--kubeconfig: {why}"))?;
     tracing::info!(%api, qps = kube.kubeconfig_qps, burst = kube.kubeconfig_burst, "Kubernetes API");
     Ok(Some(Client::new(api, "proxy-server", kube.kubeconfig_qps, kube.kubeconfig_burst)))
 }

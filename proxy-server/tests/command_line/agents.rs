@@ -10,7 +10,8 @@ pub(crate) fn agents() -> Vec<Entry<Config>> {
         format!("{}, {}", config.agents.agent_bind_address, config.agents.agent_port)
     }
     fn suites(config: &Config) -> String {
-        config.agents.cipher_suites.value.to_string()
+        let suites = format!("{:?}", config.agents.cipher_suites.value);
+        suites.trim_start_matches("CipherSuites { tls12: ").trim_end_matches(" }").to_owned()
     }
     vec![
         flag("agent-port", bind)
@@ -67,16 +68,16 @@ pub(crate) fn agents() -> Vec<Entry<Config>> {
             .accepts_but_go_rejects(&["--unresponsive-timeout=1h"], "3600s")
             .refuses(&["--unresponsive-timeout=9s"], "--unresponsive-timeout=9s: it must not be below 10s"),
         flag("cipher-suites", suites)
-            .default("all")
-            .takes(&["--cipher-suites="], "all")
-            .accepts_but_go_rejects(&["--cipher-suites=[]"], "all")
+            .default("None")
+            .takes(&["--cipher-suites="], "None")
+            .accepts_but_go_rejects(&["--cipher-suites=[]"], "None")
             .takes(
                 &["--cipher-suites=TLS_AES_256_GCM_SHA384,TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"],
-                "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+                "Some([TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256])",
             )
             .accepts_but_go_rejects(
                 &["--cipher-suites=[TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256]"],
-                "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
+                "Some([TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256])",
             )
             .takes(
                 &[
@@ -84,12 +85,12 @@ pub(crate) fn agents() -> Vec<Entry<Config>> {
                     "--cipher-suites",
                     "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
                 ],
-                "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+                "Some([TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384])",
             )
-            .takes(&["--cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA"], "those of TLS 1.3")
+            .takes(&["--cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA"], "Some([])")
             .takes(
                 &["--tls-min-version=VersionTLS13", "--cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA"],
-                "those of TLS 1.3",
+                "Some([])",
             )
             .refuses(
                 &["--cipher-suites=TLS_RSA_WITH_AES_128_GCM_SHA256"],

@@ -34,16 +34,11 @@ pub enum Freshness {
 /// The leases of a namespace.
 #[derive(Clone)]
 pub struct Leases {
-    client: Client,
-    path: String,
+    pub(super) client: Client,
+    pub(super) path: String,
 }
 
 impl Leases {
-    pub(super) fn new(client: Client, namespace: &str) -> Self {
-        let path = format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", escaped(namespace));
-        Self { client, path }
-    }
-
     /// All leases that match a label selector; an empty one matches all.
     ///
     /// # Errors

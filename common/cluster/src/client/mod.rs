@@ -99,7 +99,8 @@ impl Client {
 
     /// The leases of a namespace.
     pub fn leases(&self, namespace: &str) -> Leases {
-        Leases::new(self.clone(), namespace)
+        let path = format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", escaped(namespace));
+        Leases { client: self.clone(), path }
     }
 
     /// Asks the API for the user of a token, and whether the token is for `audience`. (RBAC: create tokenreviews.)

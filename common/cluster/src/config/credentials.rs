@@ -14,7 +14,7 @@ use super::tls::Pem;
 /// The longest token, in bytes.
 const TOKEN_LIMIT: usize = 64 * 1024;
 
-/// Our credentials. `Debug` and `Display` show no secret.
+/// Our credentials. `Display` shows no secret.
 pub enum Credentials {
     /// None besides a client certificate.
     None,
@@ -36,14 +36,6 @@ pub(crate) struct PresentedCredentials {
 }
 
 impl Credentials {
-    /// A constant token.
-    ///
-    /// # Errors
-    /// If it has characters that are invalid in a header.
-    pub fn token(token: &str) -> Result<Self, InvalidHeaderValue> {
-        bearer(token.trim()).map(Self::Token)
-    }
-
     /// Whether the token file can be read now; its contents are checked at each use.
     pub(super) fn check_file(&self) -> Result<(), String> {
         let Self::TokenFile(path) = self else { return Ok(()) };
@@ -109,11 +101,5 @@ impl fmt::Display for Credentials {
             Self::TokenFile(path) => write!(f, "token file {}", path.display()),
             Self::Exec(exec) => write!(f, "plug-in {exec}"),
         }
-    }
-}
-
-impl fmt::Debug for Credentials {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Credentials({self})")
     }
 }

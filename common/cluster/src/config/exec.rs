@@ -71,13 +71,7 @@ struct Status {
 }
 
 /// A plug-in with its last result.
-pub struct Exec(Arc<Shared>);
-
-struct Shared {
-    program: Program,
-    /// When the last run ended, and its result. Locked during a run.
-    last: Mutex<Option<(Instant, Outcome)>>,
-}
+pub struct Exec(Arc<Program>);
 
 /// The credentials, and when they expire.
 type Outcome = Result<(PresentedCredentials, Option<Moment>), String>;
@@ -88,6 +82,8 @@ struct Program {
     path: PathBuf,
     /// The value of `KUBERNETES_EXEC_INFO`.
     info: String,
+    /// When the last run ended, and its result. Locked during a run.
+    last: Mutex<Option<(Instant, Outcome)>>,
 }
 
 impl Exec {
@@ -116,16 +112,15 @@ impl Exec {
         // As client-go: a bare name is looked up in PATH, a path with a slash is relative to the file's folder.
         let bare = !plugin.command.contains('/');
         let path = if bare { PathBuf::from(&plugin.command) } else { folder.join(&plugin.command) };
-        let program = Program { plugin, path, info: info.to_string() };
-        Ok(Self(Arc::new(Shared { program, last: Mutex::default() })))
+        Ok(Self(Arc::new(Program { plugin, path, info: info.to_string(), last: Mutex::default() })))
     }
 
     /// The current credentials; runs the program if there are none or they expire soon.
     pub(super) async fn present(&self) -> Result<PresentedCredentials, String> {
-        let (shared, asked) = (Arc::clone(&self.0), Instant::now());
+        let (program, asked) = (Arc::clone(&self.0), Instant::now());
         // A task, which continues if its caller gives up.
         let run = tokio::spawn(async move {
-            let mut last = shared.last.lock().await;
+            let mut last = program.last.lock().await;
             match &*last {
                 Some((_, Ok((presented, expires)))) if expires.is_none_or(is_later) => {
                     return Ok(presented.clone());
@@ -136,13 +131,12 @@ impl Exec {
                 }
                 _ => {}
             }
-            let program = &shared.program;
             let outcome = program.run().await.and_then(|printed| program.read(&printed));
             *last = Some((Instant::now(), outcome.clone()));
             outcome.map(|(presented, _)| presented)
         });
         // A run without a result has panicked, or its runtime has ended.
-        run.await.unwrap_or_else(|_| Err(self.0.program.failed("was not run to its end")))
+        run.await.unwrap_or_else(|_| Err(self.0.failed("was not run to its end")))
     }
 
     /// Drops the last credentials, unless they are fresh. Returns whether a second attempt could use others.
@@ -224,7 +218,7 @@ impl Program {
 
 impl fmt::Display for Exec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", self.0.program.plugin.command)
+        write!(f, "{:?}", self.0.plugin.command)
     }
 }
 

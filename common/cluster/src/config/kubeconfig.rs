@@ -10,10 +10,10 @@ use net::host_port::is_loopback;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::credentials::Credentials;
+use super::credentials::{Credentials, bearer};
 use super::exec::{Exec, Plugin};
 use super::tls::{Pem, TlsFiles};
-use super::{Config, ConfigError, Server, yaml};
+use super::{Config, Server, yaml};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -69,11 +69,10 @@ struct User {
 }
 
 /// Reads a file.
-pub(super) fn load(path: &Path) -> Result<Config, ConfigError> {
-    let text = std::fs::read_to_string(path).map_err(|error| {
-        ConfigError(format!("cannot read {}: {}", path.display(), net::tls::read_failure(&error)))
-    })?;
-    let syntax = |why: String| ConfigError(format!("{path:?} is no kubeconfig: {why}"));
+pub(super) fn load(path: &Path) -> Result<Config, String> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| format!("cannot read {}: {}", path.display(), net::tls::read_failure(&error)))?;
+    let syntax = |why: String| format!("{path:?} is no kubeconfig: {why}");
     let value = yaml::parse(&text).map_err(syntax)?;
     if value.is_null() {
         return Err(syntax("it is empty".into()));
@@ -82,7 +81,7 @@ pub(super) fn load(path: &Path) -> Result<Config, ConfigError> {
     let file: File = serde_json::from_value(value)
         .map_err(|_| syntax("its sections are not those of a Config (clusters, contexts, users)".into()))?;
     let folder = path.parent().unwrap_or(Path::new(""));
-    resolve(file, folder).map_err(|why| ConfigError::of(path, &why))
+    resolve(file, folder).map_err(|why| format!("{path:?}: {why}"))
 }
 
 fn resolve(file: File, folder: &Path) -> Result<Config, String> {
@@ -93,8 +92,7 @@ fn resolve(file: File, folder: &Path) -> Result<Config, String> {
     let mut user =
         if context.user.is_empty() { User::default() } else { find(file.users, "user", &context.user)? };
     let proxy = cluster.proxy_url.as_deref().filter(|url| !url.is_empty());
-    let proxy =
-        proxy.map(|url| Proxy::parse_for_http(url).map_err(|error| error.found_in("proxy-url").to_string()));
+    let proxy = proxy.map(|url| Proxy::parse_for_http("proxy-url", url).map_err(|error| error.to_string()));
     let Cluster { certificate_authority: file, certificate_authority_data: data, .. } = &cluster;
     let ca = pem("certificate-authority", file.as_ref(), data.as_deref(), folder)?;
     let identity = identity(&user, folder)?;
@@ -201,7 +199,8 @@ fn credentials(
         return Ok(Credentials::TokenFile(folder.join(file)));
     }
     if let Some(token) = given(user.token) {
-        return Credentials::token(&token).map_err(|_| "token has invalid characters".to_owned());
+        let header = bearer(token.trim()).map_err(|_| "token has invalid characters".to_owned());
+        return header.map(Credentials::Token);
     }
     if let Some(plugin) = user.exec {
         return Ok(Credentials::Exec(Exec::new(plugin, folder, info)?));

@@ -5,7 +5,7 @@ fn load_text(text: &str) -> (tempfile::TempDir, Result<Config, String>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config");
     std::fs::write(&path, text).unwrap();
-    let loaded = load(&path).map_err(|error| error.to_string());
+    let loaded = load(&path);
     (folder, loaded)
 }
 
@@ -52,7 +52,6 @@ fn every_kind_of_user_is_understood() {
     let (folder, config) = load_text(&kubeconfig(SERVER, "tokenFile: t, token: s3cret"));
     let config = config.unwrap();
     assert!(config.to_string().ends_with(&format!("token file {}/t", folder.path().display())), "{config}");
-    assert!(!format!("{config:?}").contains("s3cret"));
 }
 
 /// Source: client-go `rest.DefaultServerUrlFor`.
@@ -83,19 +82,17 @@ fn relative_files_count_from_the_kubeconfig_and_data_outranks_them() {
         identity: Some((file("/a"), file("b"))),
         ..TlsFiles::default()
     };
-    assert_eq!(tls, want);
+    assert!(tls == want);
     let cluster = format!(
         "{SERVER}, certificate-authority: x, certificate-authority-data: Y2E=, tls-server-name: kubernetes"
     );
     let tls = load_text(&kubeconfig(&cluster, "")).1.unwrap().tls;
-    assert_eq!(
-        tls,
-        TlsFiles {
-            ca: Some(Pem::Data(b"ca".to_vec())),
-            server_name: Some("kubernetes".into()),
-            ..TlsFiles::default()
-        }
-    );
+    let want = TlsFiles {
+        ca: Some(Pem::Data(b"ca".to_vec())),
+        server_name: Some("kubernetes".into()),
+        ..TlsFiles::default()
+    };
+    assert!(tls == want);
 }
 
 /// As `base64` without `-w0` wraps it, with either end of line.
@@ -113,16 +110,16 @@ fn data_may_be_wrapped() {
         let (chain_data, key_data) = (wrapped(&chain, end), wrapped(&key, end));
         let user = format!("client-certificate-data: {chain_data}, client-key-data: {key_data}");
         let tls = load_text(&kubeconfig(&cluster, &user)).1.unwrap().tls;
-        assert_eq!(tls.ca, Some(Pem::Data(ca.clone())));
-        assert_eq!(tls.identity, Some((Pem::Data(chain.clone()), Pem::Data(key.clone()))));
+        assert!(tls.ca == Some(Pem::Data(ca.clone())));
+        assert!(tls.identity == Some((Pem::Data(chain.clone()), Pem::Data(key.clone()))));
     }
     let block = format!(
         "current-context: c\ncontexts: [{{name: c, context: {{cluster: k}}}}]\nclusters:\n- name: k\n  cluster:\n    \
          {SERVER}\n    certificate-authority-data: |\n      YXV0\n      aG9yaXR5\n"
     );
-    assert_eq!(load_text(&block).1.unwrap().tls.ca, Some(Pem::Data(b"authority".to_vec())));
+    assert!(load_text(&block).1.unwrap().tls.ca == Some(Pem::Data(b"authority".to_vec())));
     let blank = kubeconfig(&format!("{SERVER}, certificate-authority-data: 'YXV0 aG9yaXR5'"), "");
-    assert!(load_text(&blank).1.unwrap_err().contains("certificate-authority-data is not base64"));
+    assert!(load_text(&blank).1.err().unwrap().contains("certificate-authority-data is not base64"));
 }
 
 #[test]
@@ -171,7 +168,7 @@ async fn plug_in_gets_the_cluster_info() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config");
     std::fs::write(&path, kubeconfig(&cluster, &format!("{exec}{}]}}", path.display()))).unwrap();
-    assert!(load(&path).unwrap_err().to_string().contains("certificate-authority"));
+    assert!(load(&path).err().unwrap().contains("certificate-authority"));
     std::fs::write(folder.path().join("ca.crt"), "authority").unwrap();
     let credentials = load(&path).unwrap().credentials;
     assert!(credentials.present().await.is_err(), "it prints nothing");
@@ -239,8 +236,8 @@ fn faults_are_one_line_with_the_fix_and_no_secret() {
         ("\n".into(), "is no kubeconfig: it is empty"),
     ];
     for (text, part) in rows {
-        let error = load_text(&text).1.unwrap_err();
+        let error = load_text(&text).1.err().unwrap();
         assert!(error.contains(part) && error.lines().count() == 1 && !error.contains("s3cret"), "{error}");
     }
-    assert!(load(Path::new("/nowhere/at/all")).unwrap_err().to_string().contains("cannot read"));
+    assert!(load(Path::new("/nowhere/at/all")).err().unwrap().contains("cannot read"));
 }

@@ -23,7 +23,6 @@ pub(crate) use tls::name as name_in_tls;
 pub use tls::{Pem, TlsFiles};
 
 /// How to reach the API, and our credentials.
-#[derive(Debug)]
 pub struct Config {
     /// The API's address.
     pub server: Server,
@@ -35,23 +34,12 @@ pub struct Config {
     pub proxy: Option<Proxy>,
 }
 
-/// Why the API cannot be configured. One line each, with the fix.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct ConfigError(String);
-
-impl ConfigError {
-    fn of(path: &Path, why: &str) -> Self {
-        Self(format!("{path:?}: {why}"))
-    }
-}
-
 impl Config {
     /// From a kubeconfig's current context; without a kubeconfig, from the pod's own mounts. Logs the warnings.
     ///
     /// # Errors
-    /// See [`ConfigError`].
-    pub fn load(kubeconfig: Option<&Path>) -> Result<Self, ConfigError> {
+    /// Why the API cannot be configured, and the fix, in one line.
+    pub fn load(kubeconfig: Option<&Path>) -> Result<Self, String> {
         let config = Self::load_in(kubeconfig, |name| std::env::var(name).ok())?;
         for warning in config.warnings() {
             tracing::warn!("{warning}");
@@ -71,17 +59,17 @@ impl Config {
     /// The same, with the caller's environment.
     ///
     /// # Errors
-    /// See [`ConfigError`].
+    /// Why the API cannot be configured, and the fix, in one line.
     pub fn load_in(
         kubeconfig: Option<&Path>,
         environment: impl Fn(&str) -> Option<String>,
-    ) -> Result<Self, ConfigError> {
+    ) -> Result<Self, String> {
         let mut config = match kubeconfig {
             Some(path) => {
                 let config = kubeconfig::load(path)?;
                 // As with client-go. The files are read again at each use, because they rotate.
                 let checked = config.tls.check_files().and_then(|()| config.credentials.check_file());
-                checked.map_err(|why| ConfigError::of(path, &why))?;
+                checked.map_err(|why| format!("{path:?}: {why}"))?;
                 config
             }
             None => in_cluster::load(Path::new(in_cluster::MOUNT), &environment)?,
@@ -92,9 +80,7 @@ impl Config {
             let proxies = EnvProxy::for_http(*https, environment);
             let found = proxies.proxy_for(host, *port).map_err(|error| {
                 let at = config.server.authority();
-                ConfigError(format!(
-                    "the way to the Kubernetes API at {at}: {error}; or name {host} in NO_PROXY"
-                ))
+                format!("the way to the Kubernetes API at {at}: {error}; or name {host} in NO_PROXY")
             })?;
             config.proxy = found.cloned();
         }

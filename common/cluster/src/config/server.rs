@@ -35,7 +35,7 @@ impl Server {
         if authority.contains('@') {
             return Err("it has credentials, which belong to the user's section");
         }
-        let (host, port) = host_port::split(authority).map_err(|_| "its brackets are malformed")?;
+        let (host, port) = host_port::split(authority).ok_or("its brackets are malformed")?;
         if host.is_empty() {
             return Err("it names no host");
         }

@@ -13,23 +13,13 @@ use rustls::sign::SingleCertAndKey;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 
-/// PEM text, or the file that contains it.
+/// PEM text, which may be a key, or the file that contains it.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Pem {
     /// The text.
     Data(Vec<u8>),
     /// The file, read at each use.
     File(PathBuf),
-}
-
-impl std::fmt::Debug for Pem {
-    /// Without the text, which may be a key.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Data(_) => f.write_str("Data(..)"),
-            Self::File(path) => f.debug_tuple("File").field(path).finish(),
-        }
-    }
 }
 
 impl std::fmt::Display for Pem {
@@ -43,7 +33,7 @@ impl std::fmt::Display for Pem {
 }
 
 /// The trusted authorities, and our certificate.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct TlsFiles {
     /// The authorities; `None` means the system's.
     pub ca: Option<Pem>,

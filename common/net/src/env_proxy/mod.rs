@@ -17,7 +17,7 @@ pub use no_proxy::NoProxy;
 pub use url::{Proxy, ProxyUrlError};
 
 /// The proxy settings of the environment, read once.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct EnvProxy {
     proxy: Result<Option<Proxy>, ProxyUrlError>,
     no_proxy: NoProxy,
@@ -25,13 +25,8 @@ pub struct EnvProxy {
 
 impl EnvProxy {
     /// For dialing as grpc-go does: reads `HTTPS_PROXY` or `https_proxy`, and `NO_PROXY` or `no_proxy`; of each pair
-    /// the first that is not empty.
-    pub fn from_env() -> Self {
-        Self::from_lookup(|name| std::env::var(name).ok())
-    }
-
-    /// The same, with the caller's environment.
-    pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Self {
+    /// the first that is not empty. `lookup` reads the environment.
+    pub fn for_grpc(lookup: impl Fn(&str) -> Option<String>) -> Self {
         Self::read("HTTPS_PROXY", Proxy::parse, lookup)
     }
 
@@ -44,7 +39,7 @@ impl EnvProxy {
 
     fn read(
         name: &'static str,
-        parse: impl Fn(&str) -> Result<Proxy, ProxyUrlError>,
+        parse: impl Fn(&'static str, &str) -> Result<Proxy, ProxyUrlError>,
         lookup: impl Fn(&str) -> Option<String>,
     ) -> Self {
         let first = |name: &str| {
@@ -53,7 +48,7 @@ impl EnvProxy {
             set.unwrap_or_default()
         };
         let url = first(name);
-        let parsed = (!url.is_empty()).then(|| parse(&url).map_err(|error| error.found_in(name)));
+        let parsed = (!url.is_empty()).then(|| parse(name, &url));
         let proxy = match parsed.transpose() {
             // Go silently ignores a URL that it cannot parse, and dials directly; we do the same, with a warning.
             Err(error) if error.ignored => {

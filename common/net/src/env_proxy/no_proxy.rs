@@ -68,7 +68,7 @@ fn rule(entry: &str) -> Option<Rule> {
     }
     // As in Go: brackets without a port are not removed.
     let (host, port) = match host_port::split_lenient(entry) {
-        Ok(split @ (_, Some(_))) => split,
+        Some(split @ (_, Some(_))) => split,
         _ => (entry, None),
     };
     let port = port.filter(|port| !port.is_empty()).map(str::to_owned);

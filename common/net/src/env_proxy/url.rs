@@ -9,8 +9,8 @@ use thiserror::Error;
 
 use crate::host_port;
 
-/// A proxy: its address, its protocol and our credentials. Neither `Debug` nor `Display` shows credentials.
-#[derive(Clone, PartialEq, Eq)]
+/// A proxy: its address, its protocol and our credentials, which `Display` does not show.
+#[derive(Clone)]
 pub struct Proxy {
     /// The host, without brackets.
     pub host: String,
@@ -32,31 +32,14 @@ pub struct ProxyUrlError {
     pub(super) ignored: bool,
 }
 
-impl ProxyUrlError {
-    fn new(why: &'static str) -> Self {
-        Self { place: "HTTPS_PROXY", why, ignored: false }
-    }
-
-    /// For texts that Go does not accept as a URL.
-    fn no_url(why: &'static str) -> Self {
-        Self { ignored: true, ..Self::new(why) }
-    }
-
-    /// Sets the place of the URL, if it is not HTTPS_PROXY.
-    #[must_use]
-    pub fn found_in(self, place: &'static str) -> Self {
-        Self { place, ..self }
-    }
-}
-
 impl Proxy {
-    /// Parses `scheme://[user[:password]@]host[:port]`, or the same without a scheme, for dialing as grpc-go does:
+    /// Parses the URL in `place`, `scheme://[user[:password]@]host[:port]`, or the same without a scheme, for dialing as grpc-go does:
     /// plain TCP whatever the scheme, to port 443 by default. A path is ignored.
     ///
     /// # Errors
     /// If the host is missing, or the port, a percent escape or a character is invalid.
-    pub fn parse(text: &str) -> Result<Self, ProxyUrlError> {
-        Self::parse_with(text, |_| Ok((false, 443)))
+    pub fn parse(place: &'static str, text: &str) -> Result<Self, ProxyUrlError> {
+        Self::parse_with(place, text, |_| Ok((false, 443)))
     }
 
     /// The same for dialing as net/http does: `https` means TLS to the proxy, on port 443 by default; `http`, or no
@@ -64,8 +47,8 @@ impl Proxy {
     ///
     /// # Errors
     /// As for [`Proxy::parse`], and for any other scheme: SOCKS is not supported.
-    pub fn parse_for_http(text: &str) -> Result<Self, ProxyUrlError> {
-        Self::parse_with(text, |scheme| match scheme {
+    pub fn parse_for_http(place: &'static str, text: &str) -> Result<Self, ProxyUrlError> {
+        Self::parse_with(place, text, |scheme| match scheme {
             "https" => Ok((true, 443)),
             "http" => Ok((false, 80)),
             "socks5" | "socks5h" => Err("SOCKS is not supported"),
@@ -75,12 +58,15 @@ impl Proxy {
 
     /// `meaning`: whether a scheme means TLS to the proxy, and its default port.
     fn parse_with(
+        place: &'static str,
         text: &str,
         meaning: impl Fn(&str) -> Result<(bool, u16), &'static str>,
     ) -> Result<Self, ProxyUrlError> {
-        let bad = ProxyUrlError::new;
+        let bad = |why| ProxyUrlError { place, why, ignored: false };
+        // Go does not accept such a text as a URL.
+        let no_url = |why| ProxyUrlError { ignored: true, ..bad(why) };
         if text.bytes().any(|byte| byte < b' ' || byte == 0x7f) {
-            return Err(ProxyUrlError::no_url("it contains a control character"));
+            return Err(no_url("it contains a control character"));
         }
         let (scheme, rest) = match text.split_once("://") {
             Some((scheme, rest)) if is_scheme(scheme) => (scheme.to_ascii_lowercase(), rest),
@@ -98,7 +84,7 @@ impl Proxy {
             host: host.to_owned(),
             port: port.unwrap_or(default_port),
             tls,
-            authorization: user.map(basic).transpose().map_err(ProxyUrlError::no_url)?,
+            authorization: user.map(basic).transpose().map_err(no_url)?,
         })
     }
 }
@@ -110,16 +96,6 @@ impl fmt::Display for Proxy {
     }
 }
 
-impl fmt::Debug for Proxy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let authorization = self.authorization.as_ref().map(|_| "(redacted)");
-        f.debug_struct("Proxy")
-            .field("address", &self.to_string())
-            .field("authorization", &authorization)
-            .finish()
-    }
-}
-
 fn is_scheme(text: &str) -> bool {
     let mut bytes = text.bytes();
     bytes.next().is_some_and(|first| first.is_ascii_alphabetic())
@@ -128,7 +104,7 @@ fn is_scheme(text: &str) -> bool {
 
 /// `host`, `host:port`, `[ipv6]`, `[ipv6]:port`.
 fn split_port(address: &str) -> Result<(&str, Option<u16>), &'static str> {
-    let (host, port) = host_port::split(address).map_err(|_| "its brackets are malformed")?;
+    let (host, port) = host_port::split(address).ok_or("its brackets are malformed")?;
     if host.is_empty() {
         return Err("it has no host");
     }

@@ -45,17 +45,12 @@ type Prepare<'a> = &'a dyn Fn(&Socket) -> io::Result<()>;
 
 fn bind(host: &str, port: u16, prepare: Prepare<'_>) -> Result<TcpListener, BindError> {
     let (bare, shown) = (unbracketed(host), HostPort(host, port).to_string());
-    let bound = match bare.parse::<IpAddr>() {
-        _ if bare.is_empty() => every_address(port, prepare),
-        Ok(ip) if ip.is_unspecified() => every_address(port, prepare),
-        Ok(ip) => listener(SocketAddr::new(ip, port), false, prepare),
-        Err(_) => match resolve(bare, port) {
-            Some(address) => listener(address, false, prepare),
-            None => {
-                let why = format_args!("{host:?} is neither an IP address nor a known name");
-                return Err(BindError::new(shown, why));
-            }
-        },
+    let bound = if bare.is_empty() || bare.parse::<IpAddr>().is_ok_and(|ip| ip.is_unspecified()) {
+        every_address(port, prepare)
+    } else {
+        let unknown = format_args!("{host:?} is neither an IP address nor a known name");
+        let address = resolve(bare, port).ok_or_else(|| BindError::new(&shown, unknown))?;
+        listener(address, false, prepare)
     };
     bound.and_then(TcpListener::from_std).map_err(|error| BindError::new(shown, error))
 }

@@ -133,7 +133,7 @@ pub fn client_config(
     identity: Option<Arc<dyn ResolvesClientCert>>,
     alpn: Vec<Vec<u8>>,
 ) -> Result<Arc<ClientConfig>, TlsError> {
-    let builder = ClientConfig::builder_with_provider(super::shared_provider())
+    let builder = ClientConfig::builder_with_provider(super::provider())
         .with_protocol_versions(TlsVersion::Tls12.protocols(true))?
         .dangerous()
         .with_custom_certificate_verifier(verifier);

@@ -1,7 +1,5 @@
 //! Values of flags: Go's names for protocol versions (`--tls-min-version`) and cipher suites (`--cipher-suites`).
 
-use std::fmt;
-
 use rustls::crypto::aws_lc_rs::ALL_CIPHER_SUITES;
 use rustls::{CipherSuite, SupportedCipherSuite, SupportedProtocolVersion, version};
 use thiserror::Error;
@@ -142,18 +140,5 @@ impl CipherSuites {
     /// True if a TLS 1.2 handshake can succeed.
     pub(super) fn has_tls12(&self) -> bool {
         self.tls12.as_ref().is_none_or(|suites| !suites.is_empty())
-    }
-}
-
-impl fmt::Display for CipherSuites {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.tls12.as_deref() {
-            None => f.write_str("all"),
-            Some([]) => f.write_str("those of TLS 1.3"),
-            Some(suites) => {
-                let names: Vec<_> = suites.iter().filter_map(CipherSuite::as_str).collect();
-                f.write_str(&names.join(" "))
-            }
-        }
     }
 }

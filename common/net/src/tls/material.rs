@@ -1,7 +1,6 @@
 //! TLS from files: they are read together, so that the bytes that were checked are the bytes in use, and may be read
 //! again while the TLS is in use.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -76,35 +75,8 @@ pub struct Validities {
     pub authorities: Option<Validity>,
 }
 
-/// TLS from files that may change while it is in use.
-pub trait Rotating: Send + Sync + 'static {
-    /// The contents of the files at one time.
-    type Material: Clone + PartialEq + Send + 'static;
-
-    /// Reads the files. May block.
-    ///
-    /// # Errors
-    /// If a file cannot be read.
-    fn read(&self) -> Result<Self::Material, TlsError>;
-
-    /// Whether `material` is in use.
-    fn uses(&self, material: &Self::Material) -> bool;
-
-    /// Uses `material` for handshakes from now on.
-    ///
-    /// # Errors
-    /// If it is invalid, or not valid now; the current material stays.
-    fn take(&self, material: &Self::Material) -> Result<(), TlsError>;
-
-    /// The validities of the material in use.
-    fn validities(&self) -> Validities;
-
-    /// The certificates of the material in use.
-    fn certificates(&self) -> Vec<CertificateFacts>;
-}
-
-/// The settings of a client's or server's TLS.
-pub trait Options: fmt::Debug + Send + Sync + 'static {
+/// The settings of a client's or server's TLS. A trait, so that a test can use a fake.
+pub trait Options: Clone + Send + Sync + 'static {
     /// The configuration of handshakes.
     type Config: Send + Sync + 'static;
 
@@ -126,24 +98,26 @@ pub trait Options: fmt::Debug + Send + Sync + 'static {
     ) -> Result<(Self::Config, Validities), TlsError>;
 }
 
-/// The TLS of a client or server. Clones share one configuration and its reloads.
+/// The TLS of a client or server from files, which may change while it is in use. Clones share one configuration and its
+/// reloads.
+#[derive(Clone)]
 pub struct Tls<O: Options>(Arc<Shared<O>>);
 
 struct Shared<O: Options> {
     options: O,
     observer: LegacyPkiObserver,
-    current: ArcSwap<Generation<O::Config>>,
+    current: ArcSwap<Generation<O>>,
 }
 
 /// One generation of the configuration, and its source.
-struct Generation<C> {
+struct Generation<O: Options> {
     material: Material,
     validities: Validities,
-    config: Arc<C>,
+    config: Arc<O::Config>,
 }
 
-impl<C> Generation<C> {
-    fn new<O: Options<Config = C>>(
+impl<O: Options> Generation<O> {
+    fn new(
         options: &O,
         observer: &LegacyPkiObserver,
         material: Material,
@@ -172,26 +146,22 @@ impl<O: Options> Tls<O> {
     pub(super) fn config(&self) -> Arc<O::Config> {
         Arc::clone(&self.0.current.load().config)
     }
-}
 
-impl<O: Options> Clone for Tls<O> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
-
-impl<O: Options> Rotating for Tls<O> {
-    type Material = Material;
-
-    fn read(&self) -> Result<Material, TlsError> {
+    /// Reads the files. May block.
+    pub(super) fn read(&self) -> Result<Material, TlsError> {
         self.0.options.read()
     }
 
-    fn uses(&self, material: &Material) -> bool {
+    /// Whether `material` is in use.
+    pub(super) fn uses(&self, material: &Material) -> bool {
         self.0.current.load().material == *material
     }
 
-    fn take(&self, material: &Material) -> Result<(), TlsError> {
+    /// Uses `material` for handshakes from now on.
+    ///
+    /// # Errors
+    /// If it is invalid, or not valid now; the current material stays.
+    pub(super) fn take(&self, material: &Material) -> Result<(), TlsError> {
         let Shared { options, observer, current } = &*self.0;
         // A pair that is in use already does not prevent the use of new authorities.
         let check = if current.load().material.pair == material.pair {
@@ -203,11 +173,13 @@ impl<O: Options> Rotating for Tls<O> {
         Ok(())
     }
 
-    fn validities(&self) -> Validities {
+    /// The validities of the material in use.
+    pub fn validities(&self) -> Validities {
         self.0.current.load().validities
     }
 
-    fn certificates(&self) -> Vec<CertificateFacts> {
+    /// The certificates of the material in use.
+    pub fn certificates(&self) -> Vec<CertificateFacts> {
         self.0.current.load().material.certificates()
     }
 }

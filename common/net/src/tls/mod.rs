@@ -33,7 +33,7 @@ pub use flags::{Accepted, CipherSuites, TlsFlagError, TlsVersion};
 pub use gather::Gathering;
 pub use identity::{PeerIdentity, subject};
 pub use legacy::{LegacyPki, LegacyPkiObserver, any_server, explained, ignore_legacy_pki, server_verifier};
-pub use material::{CertificateFacts, Material, Options, Rotating, Tls, Validities};
+pub use material::{CertificateFacts, Material, Options, Tls, Validities};
 pub use pem::{SHORTEST_RSA, key_pair, system_roots};
 pub use server::{ServerStream, ServerTls, ServerTlsOptions};
 pub use validity::{Validity, now as unix_now};
@@ -72,11 +72,6 @@ fn judged(wanted: bool, approved: bool, what: &'static str) -> Result<(), TlsErr
 }
 
 /// The cryptography of this process, with all suites of rustls.
-pub fn provider() -> CryptoProvider {
-    rustls::crypto::aws_lc_rs::default_provider()
-}
-
-/// The same, shared, for clients and servers without a flag for suites.
-fn shared_provider() -> Arc<CryptoProvider> {
-    Arc::new(provider())
+pub fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }

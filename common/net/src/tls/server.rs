@@ -90,8 +90,7 @@ impl Options for ServerTlsOptions {
         check: ValidityCheck,
     ) -> Result<(ServerConfig, Validities), TlsError> {
         let mut provider = super::provider();
-        self.suites.select(&mut provider.cipher_suites);
-        let provider = Arc::new(provider);
+        self.suites.select(&mut Arc::make_mut(&mut provider).cipher_suites);
         let (cert, key) = material.pair.as_ref().expect("a listener's material has a pair");
         let pair = pem::certified_key(cert, key, &provider)?;
         check.chain(cert, &pair.cert)?;

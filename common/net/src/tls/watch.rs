@@ -6,12 +6,11 @@
 //!
 //! Never here: established streams; a reload affects only handshakes.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
-use super::{Rotating, TlsError, Validities};
+use super::{Material, Options, Tls, TlsError, Validities};
 
 /// The time between two reads of files that have just changed.
 const DEBOUNCE: Duration = Duration::from_millis(200);
@@ -28,27 +27,31 @@ pub enum Rotated {
 }
 
 /// The contents of the files, or why they cannot be read.
-type Look<M> = Result<M, String>;
+type Look = Result<Material, String>;
 
 /// Watches the files of `tls` for as long as it is polled, every `every` (above zero). `name` names them in the log;
 /// `note` is called once for each change.
-pub async fn watch<R: Rotating>(tls: R, name: &'static str, every: Duration, mut note: impl FnMut(Rotated)) {
-    let tls = Arc::new(tls);
-    let mut refused: Option<Look<R::Material>> = None;
+pub async fn watch<O: Options>(
+    tls: Tls<O>,
+    name: &'static str,
+    every: Duration,
+    mut note: impl FnMut(Rotated),
+) {
+    let mut refused: Option<Look> = None;
     let mut rounds = interval(every);
     rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
     // The first tick comes at once; the files have just been read.
     rounds.tick().await;
     loop {
         rounds.tick().await;
-        let seen = in_background(&tls, R::read).await;
-        if !in_use(&*tls, &seen) && refused.as_ref() != Some(&seen) {
+        let seen = in_background(&tls, Tls::read).await;
+        if !in_use(&tls, &seen) && refused.as_ref() != Some(&seen) {
             sleep(every.min(DEBOUNCE)).await;
-            if in_background(&tls, R::read).await != seen {
+            if in_background(&tls, Tls::read).await != seen {
                 continue;
             }
         }
-        if in_use(&*tls, &seen) {
+        if in_use(&tls, &seen) {
             if refused.take().is_some() {
                 tracing::info!(files = name, "the files hold again what is in use");
                 note(Rotated::Restored);
@@ -76,16 +79,16 @@ pub async fn watch<R: Rotating>(tls: R, name: &'static str, every: Duration, mut
     }
 }
 
-fn in_use<R: Rotating>(tls: &R, seen: &Look<R::Material>) -> bool {
+fn in_use<O: Options>(tls: &Tls<O>, seen: &Look) -> bool {
     seen.as_ref().is_ok_and(|material| tls.uses(material))
 }
 
 /// Works on a blocking thread: a network file system may be slow.
-async fn in_background<R: Rotating, T: Send + 'static>(
-    tls: &Arc<R>,
-    work: impl FnOnce(&R) -> Result<T, TlsError> + Send + 'static,
+async fn in_background<O: Options, T: Send + 'static>(
+    tls: &Tls<O>,
+    work: impl FnOnce(&Tls<O>) -> Result<T, TlsError> + Send + 'static,
 ) -> Result<T, String> {
-    let tls = Arc::clone(tls);
+    let tls = tls.clone();
     let done = tokio::task::spawn_blocking(move || work(&tls)).await;
     // The task neither panics nor is aborted.
     done.map_err(|error| error.to_string())?.map_err(|error| error.to_string())

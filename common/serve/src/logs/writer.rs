@@ -135,13 +135,12 @@ impl Writer {
     }
 
     fn reaches_stderr(&self, severity: Severity) -> bool {
-        let options = &self.options;
-        if options.logtostderr {
-            options.legacy_stderr_threshold_behavior || severity >= options.stderrthreshold
-        } else if options.alsologtostderr {
-            severity >= options.alsologtostderrthreshold
-        } else {
-            severity >= options.stderrthreshold
+        match &self.options {
+            options if options.logtostderr => {
+                options.legacy_stderr_threshold_behavior || severity >= options.stderrthreshold
+            }
+            options if options.alsologtostderr => severity >= options.alsologtostderrthreshold,
+            options => severity >= options.stderrthreshold,
         }
     }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use flags::{Bind, BindHost};
-use net::tls::{CertificateFacts, Rotating};
+use net::tls::CertificateFacts;
 use parking_lot::Mutex;
 use status::{Build, Certificate, Flag, Listener, Query, Status, VERSION};
 use time::OffsetDateTime;
@@ -67,18 +67,15 @@ impl Facts {
         let flag =
             |(name, value): &(&'static str, String)| Flag { name: (*name).into(), value: value.clone() };
         let flags = flags.iter().filter(|(name, _)| *name != "v").map(flag).collect();
-        let (started, id) = (now(), id.into());
-        let (sockets, certificates) = (Mutex::default(), Mutex::default());
-        let default_verbosity = Options::default().verbosity;
         Self(Arc::new(Inner {
             build,
-            id,
+            id: id.into(),
             flags,
             verbosity,
-            default_verbosity,
-            started,
-            sockets,
-            certificates,
+            default_verbosity: Options::default().verbosity,
+            started: now(),
+            sockets: Mutex::default(),
+            certificates: Mutex::default(),
         }))
     }
 
@@ -113,9 +110,13 @@ impl Facts {
         [("health", health), ("admin", admin)].map(serve).into()
     }
 
-    /// The certificates of a side, which may change while they are in use. The result is for the reason why their
+    /// The certificates of a side, of which `in_use` returns the present ones. The result is for the reason why their
     /// changed files cannot be used; empty if they can.
-    pub(crate) fn certificates(&self, side: CertificateSide, tls: impl Rotating) -> Arc<Mutex<String>> {
+    pub(crate) fn certificates(
+        &self,
+        side: CertificateSide,
+        in_use: impl Fn() -> Vec<CertificateFacts> + Send + Sync + 'static,
+    ) -> Arc<Mutex<String>> {
         let refused = Arc::<Mutex<String>>::default();
         let why = Arc::clone(&refused);
         let certificate = move |facts: CertificateFacts| {
@@ -134,7 +135,7 @@ impl Facts {
                 change_refused: why.lock().clone(),
             }
         };
-        let all = move || tls.certificates().into_iter().map(&certificate).collect();
+        let all = move || in_use().into_iter().map(&certificate).collect();
         self.0.certificates.lock().push(Box::new(all));
         refused
     }

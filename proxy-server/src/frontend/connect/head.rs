@@ -159,7 +159,7 @@ fn authority(target: &str) -> Result<String, HeadError> {
         return Err(HeadError::Bad("CONNECT target must not carry user information"));
     }
     let target = target.split(['/', '?']).next().unwrap_or_default();
-    let (host, port) = host_port::split(target).map_err(|_| TARGET)?;
+    let (host, port) = host_port::split(target).ok_or(TARGET)?;
     let host = if target.starts_with('[') {
         format!("[{}]", ipv6(host)?)
     } else if host.is_empty() || !host.bytes().all(is_host) {

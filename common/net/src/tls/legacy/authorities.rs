@@ -53,9 +53,7 @@ impl Authorities {
         let algorithms = provider.signature_verification_algorithms;
         let (mut anchors, mut constraints, mut useless) = (Vec::new(), Vec::new(), 0_usize);
         for der in &certs {
-            let Ok(anchor) = webpki::anchor_from_trusted_cert(der) else {
-                continue;
-            };
+            let Ok(anchor) = webpki::anchor_from_trusted_cert(der) else { continue };
             match Certificate::parse(der).and_then(|cert| Constraints::of(&cert, purpose)) {
                 Some(found) => {
                     anchors.push(anchor.to_owned());
@@ -111,9 +109,7 @@ impl Authorities {
             None,
             Some(&|path| self.allow(path, now)),
         );
-        let Err(refused) = paths else {
-            return Ok(());
-        };
+        let Err(refused) = paths else { return Ok(()) };
         Err(match refused {
             // The leaf is in the CA file itself and needs no issuer: `by_go` decides.
             _ if self.certs.contains(leaf) => CertificateError::UnknownIssuer,

@@ -125,10 +125,10 @@ impl<'a> Certificate<'a> {
     /// True if the chain check implements every critical extension. Name constraints are not among them: webpki judges
     /// a CA that has any, critical or not.
     pub(super) fn understood(&self) -> bool {
-        self.parsed.extensions().iter().all(|extension| match extension.parsed_extension() {
-            ParsedExtension::NameConstraints(_) => false,
-            _ => read(extension),
-        })
+        let names = |extension: &X509Extension<'_>| {
+            matches!(extension.parsed_extension(), ParsedExtension::NameConstraints(_))
+        };
+        self.parsed.extensions().iter().all(|extension| !names(extension) && read(extension))
     }
 
     /// The same for an authority to which webpki found a path: webpki has applied the name constraints, and neither
@@ -147,24 +147,17 @@ impl<'a> Certificate<'a> {
 
     /// True if no extended key usage excludes the purpose.
     pub(super) fn permits(&self, purpose: Purpose) -> bool {
-        match self.parsed.extended_key_usage() {
-            Ok(None) => true,
-            Ok(Some(usage)) => {
-                usage.value.any
-                    || match purpose {
-                        Purpose::Server => usage.value.server_auth,
-                        Purpose::Client => usage.value.client_auth,
-                    }
-            }
-            Err(_) => false,
-        }
+        let Ok(usage) = self.parsed.extended_key_usage() else { return false };
+        usage.is_none_or(|usage| match purpose {
+            _ if usage.value.any => true,
+            Purpose::Server => usage.value.server_auth,
+            Purpose::Client => usage.value.client_auth,
+        })
     }
 
     /// True if one of the alternative names is `name`; common names do not count.
     pub(super) fn is_for(&self, name: &ServerName<'_>) -> bool {
-        let Ok(Some(names)) = self.parsed.subject_alternative_name() else {
-            return false;
-        };
+        let Ok(Some(names)) = self.parsed.subject_alternative_name() else { return false };
         names.value.general_names.iter().any(|presented| match (presented, name) {
             (GeneralName::DNSName(presented), ServerName::DnsName(wanted)) => {
                 same_name(presented, wanted.as_ref())
@@ -185,15 +178,11 @@ impl<'a> Certificate<'a> {
     /// True if the certificate may sign others; `root` is whether it is in the CA file. A version 1 certificate cannot
     /// state that it is a CA, so it is trusted as a root only. A key usage without any bit counts as absent, as in Go.
     pub(super) fn may_issue(&self, root: bool, intermediates_below: usize) -> bool {
-        let constraints = match self.parsed.basic_constraints() {
-            Ok(found) => found.map(|found| found.value),
-            Err(_) => return false,
+        let (Ok(constraints), Ok(usage)) = (self.parsed.basic_constraints(), self.parsed.key_usage()) else {
+            return false;
         };
-        let usage = match self.parsed.key_usage() {
-            Ok(found) => found.is_none_or(|found| found.value.flags == 0 || found.value.key_cert_sign()),
-            Err(_) => return false,
-        };
-        let ca = match constraints {
+        let usage = usage.is_none_or(|found| found.value.flags == 0 || found.value.key_cert_sign());
+        let ca = match constraints.map(|found| found.value) {
             Some(found) => found.ca && self.path_length().is_none_or(|most| intermediates_below <= most),
             None => root && self.parsed.version() != X509Version::V3,
         };

@@ -48,19 +48,18 @@ pub(super) fn verify(
 /// The checks for every certificate of a chain.
 fn usable(certificate: &Certificate<'_>, purpose: Purpose, now: UnixTime) -> Result<(), Error> {
     let (now, Validity { not_before, not_after }) = (seconds(now), certificate.validity());
-    if now > not_after {
-        return Err(CertificateError::Expired.into());
-    }
-    if now < not_before {
-        return Err(CertificateError::NotValidYet.into());
-    }
-    if !certificate.permits(purpose) {
-        return Err(CertificateError::InvalidPurpose.into());
-    }
-    if !certificate.understood() {
-        return Err(CertificateError::UnhandledCriticalExtension.into());
-    }
-    Ok(())
+    let fault = if now > not_after {
+        CertificateError::Expired
+    } else if now < not_before {
+        CertificateError::NotValidYet
+    } else if !certificate.permits(purpose) {
+        CertificateError::InvalidPurpose
+    } else if !certificate.understood() {
+        CertificateError::UnhandledCriticalExtension
+    } else {
+        return Ok(());
+    };
+    Err(fault.into())
 }
 
 /// A depth-first search upwards.
@@ -100,9 +99,7 @@ impl<'a, 'd> Search<'a, 'd> {
 
     /// True if `issuer` signed the last certificate of `path` and was allowed to.
     fn may_extend(&mut self, path: &[&Certificate<'d>], issuer: &Certificate<'d>, root: bool) -> bool {
-        let Some(last) = path.last() else {
-            return false;
-        };
+        let Some(last) = path.last() else { return false };
         let entitled = last.names_issuer(issuer)
             && issuer.may_issue(root, path.len() - 1)
             && usable(issuer, self.purpose, self.now).is_ok();

@@ -73,9 +73,7 @@ impl LegacyPki {
 
     /// The reason in webpki's error, if Go does not share it.
     fn of(error: &Error) -> Option<Self> {
-        let Error::InvalidCertificate(error) = error else {
-            return None;
-        };
+        let Error::InvalidCertificate(error) = error else { return None };
         match error {
             CertificateError::UnknownIssuer => Some(Self::PinnedLeaf),
             CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
@@ -124,9 +122,7 @@ impl Report {
         leaf: &CertificateDer<'_>,
         by_go: impl FnOnce() -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let Some(why) = LegacyPki::of(&refused) else {
-            return Err(refused);
-        };
+        let Some(why) = LegacyPki::of(&refused) else { return Err(refused) };
         match by_go() {
             Ok(()) => {
                 self.accepted(why, leaf);

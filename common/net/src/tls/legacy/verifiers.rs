@@ -21,7 +21,7 @@ use rustls_pki_types::{CertificateDer, ServerName, SubjectPublicKeyInfoDer, Unix
 use super::authorities::Authorities;
 use super::certificate::{Certificate, Purpose};
 use super::{LegacyPki, LegacyPkiObserver, Report, ignore_legacy_pki};
-use crate::tls::{HandshakeError, TlsError, shared_provider};
+use crate::tls::{HandshakeError, TlsError, provider};
 
 /// The most certificates of a peer besides its own. Each may cost a check of a signature, and anybody may send them: 150 cost
 /// 12 ms of the handshakes' thread.
@@ -80,7 +80,7 @@ pub fn server_verifier(
     roots: Vec<CertificateDer<'static>>,
     observer: LegacyPkiObserver,
 ) -> Result<Arc<dyn ServerCertVerifier>, TlsError> {
-    let provider = shared_provider();
+    let provider = provider();
     let authorities = Authorities::new(roots, Purpose::Server, &provider);
     let webpki = WebPkiServerVerifier::builder_with_provider(authorities.store(), provider)
         .build()
@@ -90,7 +90,7 @@ pub fn server_verifier(
 
 /// Accepts any certificate. The only check is that the server has its key: the signature of the handshake.
 pub fn any_server() -> Arc<dyn ServerCertVerifier> {
-    let authorities = Authorities::new(Vec::new(), Purpose::Server, &shared_provider());
+    let authorities = Authorities::new(Vec::new(), Purpose::Server, &provider());
     Arc::new(Verifier { webpki: None, authorities, report: Report::new(ignore_legacy_pki()) })
 }
 

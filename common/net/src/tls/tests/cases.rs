@@ -102,7 +102,7 @@ impl Case {
                 verifier.verify_server_cert(leaf, rest, &name, &[], now)?;
             }
             Role::Client => {
-                let provider = Arc::new(crate::tls::provider());
+                let provider = crate::tls::provider();
                 let verifier = client_verifier(self.roots.clone(), provider, observer).unwrap();
                 verifier.verify_client_cert(leaf, rest, now)?;
             }

@@ -10,7 +10,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use super::pki::{Pair, ca, leaf};
 use super::world::{NAME, World};
 use crate::tls::client::ByIssuer;
-use crate::tls::{ALPN_H2, HandshakeError, PeerIdentity, any_server, key_pair, provider, shared_provider};
+use crate::tls::{ALPN_H2, HandshakeError, PeerIdentity, any_server, key_pair, provider};
 
 #[tokio::test]
 async fn mutual_authentication_and_identity() {
@@ -33,7 +33,7 @@ async fn any_server_is_accepted_on_request() {
         params.not_after = date_time_ymd(2001, 1, 1);
         let mut world = World::with_server(params);
         world.server.client_ca = None;
-        let config = ClientConfig::builder_with_provider(shared_provider())
+        let config = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(&[version])
             .unwrap()
             .dangerous()

@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 
 use super::pki::{Pair, ca, leaf};
 use super::world::{NAME, World, shake};
-use crate::tls::{PeerIdentity, Rotating, TlsError, ignore_legacy_pki};
+use crate::tls::{Options, PeerIdentity, Tls, TlsError, ignore_legacy_pki};
 
 fn copy(pair: &(PathBuf, PathBuf), cert: &Path, key: &Path) {
     std::fs::copy(&pair.0, cert).unwrap();
     std::fs::copy(&pair.1, key).unwrap();
 }
 
-fn reload<R: Rotating>(tls: &R) -> Result<(), TlsError> {
+fn reload<O: Options>(tls: &Tls<O>) -> Result<(), TlsError> {
     tls.take(&tls.read()?)
 }
 

@@ -63,7 +63,7 @@ async fn a_listener_resumes_no_session() {
         let world = World::new();
         let (certs, key) = pair(&world, "client.test");
         // The client stores sessions, and would resume them.
-        let config = ClientConfig::builder_with_provider(crate::tls::shared_provider())
+        let config = ClientConfig::builder_with_provider(crate::tls::provider())
             .with_protocol_versions(&[version])
             .unwrap()
             .with_root_certificates(roots(&world))
@@ -83,7 +83,7 @@ async fn an_agent_resumes_no_session() {
         let world = World::new();
         let (certs, key) = pair(&world, NAME);
         // The server offers to resume sessions.
-        let config = ServerConfig::builder_with_provider(crate::tls::shared_provider())
+        let config = ServerConfig::builder_with_provider(crate::tls::provider())
             .with_protocol_versions(&[version])
             .unwrap()
             .with_no_client_auth()

@@ -8,57 +8,53 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::tls::{CertificateFacts, Rotated, Rotating, TlsError, Validities, watch};
+use crate::tls::pem::{Contents, ValidityCheck};
+use crate::tls::{
+    LegacyPkiObserver, Material, Options, Rotated, Tls, TlsError, Validities, ignore_legacy_pki, watch,
+};
 
 const EVERY: Duration = Duration::from_secs(10);
 
 /// Files with one word for each read. `bad...` cannot be used, `gone` cannot be read.
-#[derive(Default)]
+#[derive(Debug)]
 struct Fake {
     /// The contents for the next reads; the last one stays.
     files: Mutex<Vec<String>>,
-    used: Mutex<String>,
     takes: Mutex<usize>,
 }
 
-#[derive(Clone)]
-struct Handle(Arc<Fake>);
+impl Options for Arc<Fake> {
+    type Config = String;
 
-impl Rotating for Handle {
-    type Material = String;
-
-    fn read(&self) -> Result<String, TlsError> {
-        let mut files = self.0.files.lock();
+    fn read(&self) -> Result<Material, TlsError> {
+        let mut files = self.files.lock();
         let now = if files.len() > 1 { files.remove(0) } else { files[0].clone() };
         if now == "gone" {
             return Err(TlsError::file("cannot read x: no such file", &[]));
         }
-        Ok(now)
+        let contents = Contents { path: "x".into(), bytes: now.into() };
+        Ok(Material { pair: None, authorities: Some(contents) })
     }
 
-    fn uses(&self, material: &String) -> bool {
-        *self.0.used.lock() == *material
-    }
-
-    fn take(&self, material: &String) -> Result<(), TlsError> {
-        *self.0.takes.lock() += 1;
-        if material.starts_with("bad") {
-            return Err(TlsError::ServerName(material.clone()));
+    fn build(
+        &self,
+        material: &Material,
+        _observer: &LegacyPkiObserver,
+        _check: ValidityCheck,
+    ) -> Result<(String, Validities), TlsError> {
+        *self.takes.lock() += 1;
+        let bytes = &material.authorities.as_ref().unwrap().bytes;
+        let word = String::from_utf8_lossy(bytes).into_owned();
+        if word.starts_with("bad") {
+            return Err(TlsError::ServerName(word));
         }
-        self.0.used.lock().clone_from(material);
-        Ok(())
-    }
-
-    fn validities(&self) -> Validities {
-        Validities::default()
-    }
-    fn certificates(&self) -> Vec<CertificateFacts> {
-        Vec::new()
+        Ok((word, Validities::default()))
     }
 }
 
 struct Rig {
     files: Arc<Fake>,
+    tls: Tls<Arc<Fake>>,
     told: UnboundedReceiver<Rotated>,
     _watch: AbortOnDropHandle<()>,
 }
@@ -66,14 +62,14 @@ struct Rig {
 impl Rig {
     /// Starts with `old` in use.
     fn new() -> Self {
-        let files = Arc::new(Fake::default());
-        *files.used.lock() = "old".into();
-        files.files.lock().push("old".into());
+        let files = Arc::new(Fake { files: Mutex::new(vec!["old".into()]), takes: Mutex::default() });
+        let tls = Tls::load(Arc::clone(&files), ignore_legacy_pki()).unwrap();
+        *files.takes.lock() = 0;
         let (tell, told) = unbounded_channel();
-        let task = watch(Handle(Arc::clone(&files)), "test", EVERY, move |rotated| {
+        let task = watch(tls.clone(), "test", EVERY, move |rotated| {
             let _ = tell.send(rotated);
         });
-        Self { files, told, _watch: AbortOnDropHandle::new(tokio::spawn(task)) }
+        Self { files, tls, told, _watch: AbortOnDropHandle::new(tokio::spawn(task)) }
     }
 
     fn write(&self, looks: &[&str]) {
@@ -81,7 +77,7 @@ impl Rig {
     }
 
     fn used(&self) -> String {
-        self.files.used.lock().clone()
+        self.tls.config().to_string()
     }
 
     /// Waits for a refusal, and returns its reason.
