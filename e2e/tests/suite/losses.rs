@@ -11,7 +11,7 @@ use e2e::exchange::{echo, echoed, expect_any_end, works};
 use e2e::frontend::{Conn, Mode, Tunnel};
 use e2e::metrics::{AGENT, SERVER, Scrape};
 use e2e::pair::{FRONTS, Front, Pair, Setup};
-use e2e::payload::Payload;
+use e2e::payload::{Payload, unless_lost};
 use e2e::process::Signal;
 use e2e::wait::{within, within_limit};
 use tokio::io::AsyncReadExt;
@@ -305,20 +305,13 @@ async fn agents_that_come_and_go_corrupt_nothing() -> Result<()> {
     for round in 0..3 {
         let (frontend, target) = (pair.frontend().clone(), endpoint.target());
         let traffic = tokio::spawn(async move {
-            let mut whole = 0;
-            // Until the first failure, which the kill below causes.
-            while echoed(&frontend, &target, Payload::new(round, 200_000)).await.is_ok() {
-                whole += 1;
-            }
-            whole
+            // Until the first loss, which the kill below causes.
+            while unless_lost(echoed(&frontend, &target, Payload::new(round, 200_000)).await)?.is_some() {}
+            anyhow::Ok(())
         });
-        pair.server()
-            .wait_metrics("some traffic", |scrape| {
-                scrape.value("konnectivity_network_proxy_server_established_connections", &[]) > 0.0
-            })
-            .await?;
+        pair.agent().wait_transfers().await?;
         pair.agent_mut().process.kill()?;
-        within("the end of the traffic", traffic).await??;
+        within("the end of the traffic", traffic).await???;
         pair.agent_mut().process.restart()?;
         pair.wait_connected().await?;
         works(pair.frontend(), &endpoint.target()).await?;
