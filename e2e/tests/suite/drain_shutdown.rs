@@ -72,7 +72,7 @@ async fn a_draining_agent_does_not_reconnect() -> Result<()> {
     until("the DRAIN", DEADLINE, || async {
         works(pair.frontend(), &endpoint.target()).await.ok()?;
         let drained = [("segment", "from_agent"), ("packet_type", "DRAIN")];
-        pair.server().metric("stream_packets_total", &drained).await.ok().filter(|count| *count == 1.0)
+        pair.server().metric("stream_packets_total", &drained).await.ok().filter(|count| *count >= 1.0)
     })
     .await?;
     let balancer = pair.balancer.as_ref().expect("balanced");
