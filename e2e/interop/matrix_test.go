@@ -26,14 +26,13 @@ var socketFolder string
 
 // settings are read from the environment, which hack/interop sets.
 type settings struct {
-	own        peer
-	golang     []peer
-	out        string
-	long       bool
-	cells      *regexp.Regexp
-	scenarios  *regexp.Regexp
-	atOnce     int
-	keptFolder string
+	own       peer
+	golang    []peer
+	out       string
+	long      bool
+	cells     *regexp.Regexp
+	scenarios *regexp.Regexp
+	atOnce    int
 }
 
 func readSettings() (settings, error) {

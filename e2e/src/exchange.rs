@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 
 use crate::frontend::{Conn, Frontend};
-use crate::payload::Payload;
+use crate::payload::{Corrupt, Payload};
 use crate::wait::{DEADLINE, within, within_limit};
 
 /// Sends a payload to an echo and reads it back concurrently; the connection stays open.
@@ -52,7 +52,7 @@ pub async fn expect_end(conn: &mut Conn) -> Result<()> {
     within("the end of a connection", conn.read_to_end(&mut rest))
         .await?
         .context("the end of a connection")?;
-    ensure!(rest.is_empty(), "{} bytes came before the end", rest.len());
+    ensure!(rest.is_empty(), Corrupt(rest.len() as u64));
     Ok(())
 }
 

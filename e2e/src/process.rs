@@ -1,9 +1,10 @@
 //! A child process with the lines of its output, its signals and its end. It never outlives its handle.
 
 use std::collections::VecDeque;
+use std::future::ready;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -142,7 +143,7 @@ impl Process {
     /// Waits for the process to end by itself.
     pub async fn exit(&mut self, limit: Duration) -> Result<ExitStatus> {
         let what = format!("the end of {}", self.recipe.name);
-        let ended = until(&what, limit, || std::future::ready(self.ended())).await;
+        let ended = until(&what, limit, || ready(self.ended())).await;
         ended.map_err(|error| self.explain(&error))
     }
 
@@ -197,6 +198,20 @@ impl Drop for Process {
             panic!("a task of {} panicked: {place}", self.recipe.name);
         }
     }
+}
+
+/// Runs a command to its end, within twice [`DEADLINE`]. A pipe holds what it prints: 64 KiB.
+///
+/// # Errors
+/// It cannot start, or does not end.
+pub async fn output(command: &mut Command) -> Result<Output> {
+    let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+    let ended = until("the end of a command", 2 * DEADLINE, || ready(child.try_wait().ok().flatten())).await;
+    if ended.is_err() {
+        child.kill()?;
+    }
+    let output = child.wait_with_output()?;
+    ended.map(|_| output)
 }
 
 /// Raises this process's descriptor limit to its hard limit, which it returns: this process holds one or both ends of a test's

@@ -18,7 +18,7 @@ use crate::endpoints::Endpoint;
 use crate::exchange::{echoed, upload};
 use crate::frontend::Frontend;
 use crate::pair::{Pair, Setup};
-use crate::payload::Payload;
+use crate::payload::{Corrupt, Payload};
 use crate::usage::Usage;
 use crate::wait::{DEADLINE, until};
 
@@ -284,7 +284,7 @@ impl World {
         let mut figures = self.figures.lock();
         match done {
             Ok(()) => figures.whole += 1,
-            Err(_) if *self.disturbed.lock() >= began => figures.excused += 1,
+            Err(error) if *self.disturbed.lock() >= began && !error.is::<Corrupt>() => figures.excused += 1,
             Err(error) => figures.failures.push(format!("{error:#}")),
         }
     }

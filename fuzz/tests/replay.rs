@@ -1,27 +1,33 @@
 //! Runs the corpus and random bytes through every target, on any toolchain.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use fuzz::TARGETS;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// The seeds of a target, and inputs that once revealed a fault.
-fn corpus(name: &str) -> Vec<(String, Vec<u8>)> {
+type Corpus = Vec<(PathBuf, Vec<u8>)>;
+
+/// The corpus of each target.
+static CORPORA: LazyLock<[Corpus; TARGETS.len()]> = LazyLock::new(|| TARGETS.map(|(name, _)| corpus(name)));
+
+/// The seeds of a target, and inputs that once revealed a fault; sorted, because proptest selects them by their position.
+fn corpus(name: &str) -> Corpus {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(name);
     let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-    let paths = entries.map(|entry| entry.expect("a readable folder").path());
-    paths.map(|path| (path.display().to_string(), std::fs::read(&path).expect("a readable seed"))).collect()
+    let mut paths: Vec<_> = entries.map(|entry| entry.expect("a readable folder").path()).collect();
+    paths.sort_unstable();
+    paths.into_iter().map(|path| (path.clone(), std::fs::read(path).expect("a readable seed"))).collect()
 }
 
 #[test]
 fn every_seed_passes() {
-    for (name, target) in TARGETS {
-        let seeds = corpus(name);
+    for ((name, target), seeds) in TARGETS.iter().zip(&*CORPORA) {
         assert!(seeds.len() >= 4, "{name}: {} seeds", seeds.len());
         for (path, seed) in seeds {
-            println!("{path}");
-            target(&seed);
+            println!("{}", path.display());
+            target(seed);
         }
     }
 }
@@ -58,9 +64,8 @@ proptest! {
         which: prop::sample::Index,
         damage in vec((any::<prop::sample::Index>(), any::<u8>(), 0..3u8), 1..6),
     ) {
-        for (name, target) in TARGETS {
-            let seeds = corpus(name);
-            let mut bytes = which.get(&seeds).1.clone();
+        for ((_, target), seeds) in TARGETS.iter().zip(&*CORPORA) {
+            let mut bytes = which.get(seeds).1.clone();
             for (at, byte, what) in &damage {
                 if bytes.is_empty() {
                     break;

@@ -3,10 +3,6 @@
 //! Agents are listed in the order of their ids, connections in that of their agents' ids. A page in this order builds only
 //! its own rows: entries before it are counted.
 
-/// A measurement, so not in debug builds.
-#[cfg(all(test, not(debug_assertions)))]
-mod cost;
-
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
@@ -206,12 +202,11 @@ mod tests {
     use serve::metrics::{Exposition, Registry};
 
     use super::*;
-    use crate::agent_stream::OpenConnection;
     use crate::agent_stream::testing::Command;
     use crate::backends::{Backend, Identifiers, OutlierMetrics, Registration, Strategy};
 
-    pub(super) const AGENTS: usize = 16_000;
-    pub(super) const CONNECTIONS: usize = 50_000;
+    const AGENTS: usize = 16_000;
+    const CONNECTIONS: usize = 50_000;
 
     /// The connections of an agent.
     fn count(agent: usize) -> usize {
@@ -233,24 +228,18 @@ mod tests {
         }
     }
 
-    /// A server with many agents, each with a task that opens every dial, and counts the connections that it tells.
-    pub(super) struct World {
-        pub(super) sources: StatusSources,
+    /// A server with many agents, each with a task that counts the connections that it tells.
+    struct World {
+        sources: StatusSources,
         told: Arc<AtomicUsize>,
         agents: Vec<Registration<LinkHandle>>,
     }
 
     impl World {
-        pub(super) fn new(agents: usize) -> Self {
+        fn new(agents: usize) -> Self {
             let metrics = crate::metrics::register(&mut Registry::default());
             let backends = BackendManager::new(&[Strategy::Default], metrics.routes.clone());
             let told = Arc::new(AtomicUsize::new(0));
-            let key = mux::Link::<mux::Server, bytes::Bytes>::new(
-                mux::Limits::default(),
-                mux::Negotiated::default(),
-            )
-            .dial("tcp", "a:1", None);
-            let key = key.unwrap();
             let agent = |agent: usize| {
                 let traffic = SharedTraffic::default();
                 traffic.set(&Traffic {
@@ -261,20 +250,14 @@ mod tests {
                 });
                 let facts = LinkFacts { traffic, native: true, ..LinkFacts::default() };
                 let (handle, mut commands) = LinkHandle::new(facts);
-                let (told, own) = (Arc::clone(&told), handle.commands.clone());
+                let told = Arc::clone(&told);
                 tokio::spawn(async move {
                     while let Some(command) = commands.recv().await {
-                        match *command {
-                            Command::Report { skip, limit, reply } => {
-                                let rows = (skip..count(agent)).take(limit).map(|at| live(agent, at));
-                                let rows: Vec<_> = rows.collect();
-                                told.fetch_add(rows.len(), Ordering::Relaxed);
-                                let _ = reply.send(rows);
-                            }
-                            Command::Dial { reply, .. } => {
-                                let _ = reply.send(Ok(OpenConnection::new(key, ConnectId(1), own.clone())));
-                            }
-                            _ => {}
+                        if let Command::Report { skip, limit, reply } = *command {
+                            let rows = (skip..count(agent)).take(limit).map(|at| live(agent, at));
+                            let rows: Vec<_> = rows.collect();
+                            told.fetch_add(rows.len(), Ordering::Relaxed);
+                            let _ = reply.send(rows);
                         }
                     }
                 });

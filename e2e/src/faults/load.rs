@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 use crate::exchange::{echo, echoed, pool};
 use crate::figures::percentile;
 use crate::frontend::{Conn, Frontend};
-use crate::payload::Payload;
+use crate::payload::{Payload, unless_lost};
 use crate::wait::{DEADLINE, until};
 
 /// The pause of a client between two exchanges.
@@ -105,12 +105,9 @@ pub(super) async fn dialed(frontend: &Frontend, target: &str, count: usize) -> R
 /// Other bytes came back.
 pub(super) async fn exchange_until_lost(mut conn: Conn, seed: u64, pause: Duration) -> Result<Instant> {
     for turn in 0.. {
-        match echo(conn, Payload::new(seed << 32 | turn, BYTES)).await {
-            Ok(open) => conn = open,
-            Err(error) => {
-                ensure!(!format!("{error:#}").contains("not those"), "corrupt: {error:#}");
-                return Ok(Instant::now());
-            }
+        match unless_lost(echo(conn, Payload::new(seed << 32 | turn, BYTES)).await)? {
+            Some(open) => conn = open,
+            None => return Ok(Instant::now()),
         }
         sleep(pause).await;
     }

@@ -70,7 +70,7 @@ pub const ROWS: &[Row] = &[
         "misbehaving_frontends::other_client_cannot_cancel_a_dial",
     ], shown: "Go's server fails three of the five tests" },
     Row { number: "T4", name: "HTTP/2 exhaustion", holds: "see 18; unauthenticated peers delay nothing", length: Quick, go: false, run: tests![
-        "misbehaving_frontends::a_flood_of_resets_is_survived", "unauthenticated_peers::oldest_unauthenticated_connection_is_evicted",
+        "misbehaving_frontends::a_flood_of_resets_is_survived", "unauthenticated_peers::full_port_admits_new_peers",
         "unauthenticated_peers::silent_connections_do_not_delay_handshakes",
     ], shown: "e2e/mutants/01 and 04, and Go's server fails all three tests" },
     Row { number: "T5", name: "SSRF through the agent", holds: "tcp only; policy; cloud metadata denied", length: Quick, go: false, run: tests![

@@ -321,6 +321,15 @@ impl Pair {
         Ok(Recipe { name: format!("{program:?}"), program: program.path()?, args, env: Vec::new() })
     }
 
+    /// Waits until every agent knows this number of servers and is connected to each.
+    pub async fn wait_servers(&self, servers: f64) -> Result<()> {
+        for agent in &self.agents {
+            agent.wait_metric("known_server_count", &[], servers).await?;
+            agent.wait_metric("open_server_connections", &[], servers).await?;
+        }
+        Ok(())
+    }
+
     /// Waits until every agent has a stream to every server, and every server knows all agents.
     pub async fn wait_connected(&mut self) -> Result<()> {
         let (agents, servers) = (self.agents.len(), self.servers.len());

@@ -6,20 +6,12 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use e2e::endpoints::Endpoint;
 use e2e::exchange::works;
-use e2e::pair::{Pair, Setup};
+use e2e::pair::Setup;
 use e2e::process::Signal;
 use e2e::wait::{DEADLINE, until, within_limit};
 use serde_json::{Value, json};
 
 use crate::world::World;
-
-async fn counts(pair: &Pair, servers: f64) -> Result<()> {
-    for agent in &pair.agents {
-        agent.wait_metric("known_server_count", &[], servers).await?;
-        agent.wait_metric("open_server_connections", &[], servers).await?;
-    }
-    Ok(())
-}
 
 /// Three replicas and two agents, with the documented rights.
 pub(crate) async fn agents_follow_a_scale_from_one_to_three_to_two(world: Arc<World>) -> Result<()> {
@@ -38,15 +30,15 @@ pub(crate) async fn agents_follow_a_scale_from_one_to_three_to_two(world: Arc<Wo
         ensure!(pair.servers[index].process.exit(DEADLINE).await?.success(), "no orderly end");
     }
     assert_eq!(installation.holders().await?, ["server-0"], "a server that stops deletes its lease");
-    counts(&pair, 1.0).await?;
+    pair.wait_servers(1.0).await?;
     for index in [1, 2] {
         pair.servers[index].process.restart()?;
         pair.servers[index].wait_healthy().await?;
     }
-    within_limit("three servers found", Duration::from_secs(30), counts(&pair, 3.0)).await??;
+    within_limit("three servers found", Duration::from_secs(30), pair.wait_servers(3.0)).await??;
     pair.servers[2].process.signal(Signal::TERM)?;
     ensure!(pair.servers[2].process.exit(DEADLINE).await?.success(), "no orderly end");
-    counts(&pair, 2.0).await?;
+    pair.wait_servers(2.0).await?;
     let endpoint = Endpoint::echo().await?;
     for server in &pair.servers[..2] {
         works(&server.frontend, &endpoint.target()).await?;

@@ -44,9 +44,9 @@ pub(crate) async fn stdin_by_spdy(lane: Lane) -> Result<()> {
 
 /// The same with a WebSocket through the tunnel: this node announces that it accepts them. Before Kubernetes 1.36 it gets SPDY.
 pub(crate) async fn stdin_by_websocket_to_the_kubelet(lane: Lane) -> Result<()> {
-    let before = taken(&lane).await?;
+    let before = taken(&lane, "websocket_remotecommand").await?;
     echoed(&lane, lane.kubectl(), "app-ws").await?;
-    let after = taken(&lane).await?;
+    let after = taken(&lane, "websocket_remotecommand").await?;
     let accepted = after > before;
     ensure!(
         accepted == lane.node().gets_websockets,
@@ -55,11 +55,11 @@ pub(crate) async fn stdin_by_websocket_to_the_kubelet(lane: Lane) -> Result<()> 
     Ok(())
 }
 
-/// The number of WebSockets that the kubelet has accepted for exec and attach.
-async fn taken(lane: &Lane) -> Result<f64> {
+/// The number of requests of a kind that the kubelet has accepted.
+pub(crate) async fn taken(lane: &Lane, what: &str) -> Result<f64> {
     let text = lane.ok(&["get", "--raw", "/api/v1/nodes/node/proxy/metrics"]).await?;
     let scrape = e2e::metrics::Scrape::parse(text)?;
-    Ok(scrape.value("kubelet_requests_total", &[("what", "websocket_remotecommand")]))
+    Ok(scrape.value("kubelet_requests_total", &[("what", what)]))
 }
 
 async fn echoed(lane: &Lane, kubectl: &Kubectl, pod: &str) -> Result<()> {
@@ -108,7 +108,7 @@ pub(crate) async fn an_unread_one_does_not_stall_others(lane: Lane) -> Result<()
         let text = within_limit("a command beside unread ones", SOON, lane.ok(&args)).await??;
         ensure!(text.trim() == word, "{text:?}");
     }
-    drop(unread);
+    ensure!(unread.iter_mut().all(Session::runs), "an output of 200 MiB ended unread");
     Ok(())
 }
 

@@ -12,6 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
+use crate::exec::taken;
 use crate::world::Lane;
 
 /// A running port-forward and its local end.
@@ -113,10 +114,13 @@ pub(crate) async fn half_closed(lane: Lane) -> Result<()> {
 /// With a WebSocket through the tunnel: this node announces that it accepts them. Before Kubernetes 1.36 it gets SPDY.
 pub(crate) async fn by_websocket_to_the_kubelet(lane: Lane) -> Result<()> {
     let endpoint = Endpoint::echo().await?;
+    let before = taken(&lane, "websocket_portforward").await?;
     let forward = Forward::start(&lane, "app-ws", endpoint.address().port()).await?;
     forward.echoed(Payload::new(4, 2_000_000)).await?;
-    let metrics = lane.ok(&["get", "--raw", "/api/v1/nodes/node/proxy/metrics"]).await?;
-    let accepted = metrics.contains("what=\"websocket_portforward\"");
-    ensure!(accepted == lane.node().gets_websockets, "{metrics}");
+    let after = taken(&lane, "websocket_portforward").await?;
+    ensure!(
+        (after > before) == lane.node().gets_websockets,
+        "the kubelet was asked for {after} WebSockets, {before} before"
+    );
     Ok(())
 }

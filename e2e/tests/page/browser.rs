@@ -1,6 +1,7 @@
 //! A headless Chromium, driven through chromedriver by the HTTP calls of WebDriver.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
@@ -11,6 +12,7 @@ use e2e::ports::Lease;
 use e2e::process::{Process, Recipe};
 use e2e::wait::{DEADLINE, until};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 /// The width and height of a desktop's window, and of a phone's, in CSS pixels.
 pub(crate) const SIZES: [(u32, u32); 2] = [(1280, 900), (390, 844)];
@@ -22,9 +24,28 @@ pub(crate) const ENTER: &str = "\u{e007}";
 /// A browser with one window. Dropping it ends the browser.
 pub(crate) struct Browser {
     _driver: Process,
+    _profile: TempDir,
     _port: Lease,
     address: SocketAddr,
     session: String,
+}
+
+impl Drop for Browser {
+    /// A browser whose driver is killed goes on, and writes to its profile.
+    fn drop(&mut self) {
+        let request = format!(
+            "DELETE /session{} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n",
+            self.session, self.address
+        );
+        let ended = TcpStream::connect(self.address).and_then(|mut driver| {
+            driver.set_read_timeout(Some(DEADLINE))?;
+            driver.write_all(request.as_bytes())?;
+            driver.read(&mut [0])
+        });
+        if let Err(error) = ended {
+            eprintln!("cannot end the browser: {error}");
+        }
+    }
 }
 
 impl Browser {
@@ -33,16 +54,18 @@ impl Browser {
         let program =
             std::env::var_os("CHROMEDRIVER").context("CHROMEDRIVER is not set: hack/check page sets it")?;
         let port = Lease::new()?;
+        let profile = tempfile::tempdir()?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port.port()));
         let recipe = Recipe {
             name: "chromedriver".to_owned(),
             program: PathBuf::from(program),
             args: vec![format!("--port={}", port.port())],
-            env: Vec::new(),
+            env: vec![("TMPDIR".to_owned(), profile.path().display().to_string())],
         };
         let driver = Process::spawn(recipe)?;
         driver.wait_said("started successfully").await?;
-        let mut browser = Self { _driver: driver, _port: port, address, session: String::new() };
+        let mut browser =
+            Self { _driver: driver, _profile: profile, _port: port, address, session: String::new() };
         // CI runs as root, where Chromium's sandbox refuses to work; containers have a small /dev/shm.
         let args = [
             "--headless=new",

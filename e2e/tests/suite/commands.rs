@@ -13,6 +13,7 @@ use e2e::frontend::Place;
 use e2e::http1::get;
 use e2e::pair::{FRONTS, Front, Pair, Setup};
 use e2e::payload::Payload;
+use e2e::process::output;
 use e2e::program::{Program, row};
 use e2e::wait::{DEADLINE, until};
 use serde_json::Value;
@@ -31,9 +32,7 @@ async fn run(program: Program, words: &[&str]) -> Result<Said> {
 }
 
 async fn run_by(mut command: Command, words: &[&str]) -> Result<Said> {
-    command.args(words);
-    let output = tokio::task::spawn_blocking(move || command.output()).await??;
-    let Output { status, stdout, stderr } = output;
+    let Output { status, stdout, stderr } = output(command.args(words).stdout(Stdio::piped())).await?;
     let code = status.code().context("killed")?;
     Ok(Said { code, out: String::from_utf8(stdout)?, err: String::from_utf8(stderr)? })
 }
@@ -145,9 +144,7 @@ async fn output_that_cannot_be_written_is_an_error_and_a_closed_pipe_is_none() -
             let out = if is_full { Stdio::from(File::create("/dev/full")?) } else { Stdio::from(writer) };
             drop(reader);
             let mut command = Command::new(Program::Server.path()?);
-            command.args(words).arg(&at);
-            let Output { status, stderr, .. } =
-                tokio::task::spawn_blocking(move || command.stdout(out).output()).await??;
+            let Output { status, stderr, .. } = output(command.args(words).arg(&at).stdout(out)).await?;
             let (code, line) = match is_full {
                 true => (2, "cannot write to standard output: No space left on device (os error 28)\n"),
                 false => (0, ""),

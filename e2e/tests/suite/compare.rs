@@ -1,6 +1,5 @@
 //! `konnectivity-check compare`: two frontends, the same targets.
 
-use std::future::ready;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -9,24 +8,16 @@ use anyhow::{Context, Result, ensure};
 use e2e::endpoints::{Endpoint, PAGE, Refusing};
 use e2e::frontend::Place;
 use e2e::pair::{FRONTS, Front, Pair, Setup};
+use e2e::process::output;
 use e2e::program::Program;
-use e2e::wait::{DEADLINE, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixListener;
 
 /// Runs the comparison to its end; returns its exit status and all that it printed.
 async fn compare(words: Vec<String>) -> Result<(i32, String)> {
-    let path = Program::Agent.path()?;
-    let mut command = Command::new(path);
+    let mut command = Command::new(Program::Agent.path()?);
     command.arg0("/konnectivity-check").arg("compare").args(words);
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    let ended =
-        until("the end of the comparison", 2 * DEADLINE, || ready(child.try_wait().ok().flatten())).await;
-    if ended.is_err() {
-        child.kill()?;
-    }
-    let output = child.wait_with_output()?;
-    ended?;
+    let output = output(command.stdout(Stdio::piped())).await?;
     let said = String::from_utf8(output.stdout)? + &String::from_utf8(output.stderr)?;
     Ok((output.status.code().context("killed")?, said))
 }

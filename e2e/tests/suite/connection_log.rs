@@ -92,6 +92,11 @@ async fn counters_agree_with_the_records_of_clients_that_leave() -> Result<()> {
             let target = endpoint.target();
             let _leaves: Box<dyn Send> = if let Some(channel) = &channel {
                 let mut stream = PacketStream::proxy(channel.clone());
+                if client % 10 == 0 {
+                    // The server may not see the others.
+                    drop(Tunnel::dial(stream, &target).await?);
+                    continue;
+                }
                 stream.send(dial_req(7, &target)).await?;
                 Box::new(stream)
             } else {
@@ -119,7 +124,10 @@ async fn counters_agree_with_the_records_of_clients_that_leave() -> Result<()> {
                 .chain(["established_connections_closed_total"])
                 .all(|name| value(name) == opened.len())
                 && value("dial_failure_count") == failed.len()
-                && (mode == Mode::Grpc || opened.len() + failed.len() == CLIENTS)
+                && match mode {
+                    Mode::Grpc => opened.len() > CLIENTS / 10,
+                    Mode::HttpConnect => opened.len() + failed.len() == CLIENTS,
+                }
                 && scrape.busy().is_empty()
         };
         pair.server().wait_metrics("counters as in the connection log", agrees).await?;

@@ -72,7 +72,7 @@ async fn a_draining_agent_does_not_reconnect() -> Result<()> {
     until("the DRAIN", DEADLINE, || async {
         works(pair.frontend(), &endpoint.target()).await.ok()?;
         let drained = [("segment", "from_agent"), ("packet_type", "DRAIN")];
-        pair.server().metric("stream_packets_total", &drained).await.ok().filter(|count| *count == 1.0)
+        pair.server().metric("stream_packets_total", &drained).await.ok().filter(|count| *count >= 1.0)
     })
     .await?;
     let balancer = pair.balancer.as_ref().expect("balanced");
@@ -144,35 +144,22 @@ async fn a_server_without_timeout_stops_at_once_and_removes_its_socket() -> Resu
     Ok(())
 }
 
-#[tokio::test]
-async fn a_graceful_shutdown_lets_connections_finish() -> Result<()> {
-    let mut pair = Setup::grpc().server_arg("--graceful-shutdown-timeout=60s").start().await?;
-    let endpoint = Endpoint::echo().await?;
-    let conn = echo(pair.frontend().dial(&endpoint.target()).await?, Payload::new(1, 10)).await?;
-    pair.server().process.signal(Signal::TERM)?;
-    pair.server_mut().wait_unready().await?;
-    assert_eq!(http1::get(pair.server().health, "/healthz").await?.head.status, 200);
-    let mut conn = echo(conn, Payload::new(2, 1_000_000)).await?;
-    ensure!(!pair.agent().process.said("GOAWAY received"), "on a GOAWAY a Go agent drops its connections");
-    conn.shutdown().await?;
-    expect_any_end(&mut conn).await?;
-    drop(conn);
-    let status = pair.server_mut().process.exit(Duration::from_secs(10)).await?;
-    assert!(status.success(), "{status}");
-    Ok(())
-}
-
 /// kube-apiserver keeps idle connections to kubelets open: a drain lasts for its whole time-out, and dials arrive during it.
 #[tokio::test]
 async fn a_draining_server_goes_on_dialing() -> Result<()> {
     for (mode, front) in FRONTS {
         let mut pair = Setup::new(mode, front).server_arg("--graceful-shutdown-timeout=60s").start().await?;
         let endpoint = Endpoint::echo().await?;
-        let mut idle = echo(pair.frontend().dial(&endpoint.target()).await?, Payload::new(1, 10)).await?;
+        let idle = echo(pair.frontend().dial(&endpoint.target()).await?, Payload::new(1, 10)).await?;
         pair.server().process.signal(Signal::TERM)?;
         pair.server_mut().wait_unready().await?;
+        assert_eq!(http1::get(pair.server().health, "/healthz").await?.head.status, 200);
         works(pair.frontend(), &endpoint.target()).await?;
-        ensure!(pair.server_mut().process.ended().is_none(), "it has a connection");
+        let mut idle = echo(idle, Payload::new(2, 1_000_000)).await?;
+        ensure!(
+            !pair.agent().process.said("GOAWAY received"),
+            "on a GOAWAY a Go agent drops its connections"
+        );
         idle.shutdown().await?;
         expect_any_end(&mut idle).await?;
         drop(idle);
@@ -181,25 +168,6 @@ async fn a_draining_server_goes_on_dialing() -> Result<()> {
         ensure!(pair.frontend().socket().await.is_err(), "its listener is open");
     }
     Ok(())
-}
-
-#[tokio::test]
-async fn a_successor_takes_the_socket_of_a_draining_server_over() -> Result<()> {
-    let mut pair = Setup::http_connect().server_arg("--graceful-shutdown-timeout=60s").start().await?;
-    let endpoint = Endpoint::echo().await?;
-    let idle = echo(pair.frontend().dial(&endpoint.target()).await?, Payload::new(1, 10)).await?;
-    pair.server().process.signal(Signal::TERM)?;
-    pair.server_mut().wait_unready().await?;
-    let successor = Setup::http_connect().places(&[pair.frontend().place.clone()]).start().await?;
-    works(successor.frontend(), &endpoint.target()).await?;
-    ensure!(pair.server_mut().process.ended().is_none(), "the draining server has a connection");
-    let mut idle = echo(idle, Payload::new(2, 100_000)).await?;
-    idle.shutdown().await?;
-    expect_any_end(&mut idle).await?;
-    drop(idle);
-    let status = pair.server_mut().process.exit(Duration::from_secs(10)).await?;
-    assert!(status.success(), "{status}");
-    works(successor.frontend(), &endpoint.target()).await
 }
 
 /// An abstract socket, and a socket file that may not be deleted, belong to the draining server until it ends.

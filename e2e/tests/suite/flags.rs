@@ -216,7 +216,7 @@ async fn pinged(mut socket: Box<dyn Io>, path: &str) -> Result<()> {
 
 /// By default the server pings only after an hour.
 #[tokio::test]
-async fn both_keepalives_ping_as_often_as_they_say() -> Result<()> {
+async fn both_keepalive_flags_cause_pings() -> Result<()> {
     let pair = Setup::grpc()
         .agents(0)
         .server_arg("--keepalive-time=1s")

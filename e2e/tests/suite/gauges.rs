@@ -172,23 +172,3 @@ async fn stalled_grpc_clients_are_not_counted_as_http_connect_clients() -> Resul
     drop(stalled);
     Ok(())
 }
-
-/// The same if the loss of the agent ends everything.
-#[tokio::test]
-async fn a_lost_agent_leaves_nothing() -> Result<()> {
-    let mut pair = Setup::grpc().start_with_lanes().await?;
-    let endpoint = Endpoint::echo().await?;
-    let mut conns = Vec::new();
-    for _ in 0..200 {
-        conns.push(pair.frontend().dial(&endpoint.target()).await?);
-    }
-    pair.agent_mut().process.kill()?;
-    for name in ["established_connections", "pending_backend_dials", "ready_backend_connections"] {
-        pair.server().wait_metric(name, &[], 0.0).await?;
-    }
-    pair.server().wait_metric("ready_backends", &[("proxy_strategy", "default")], 0.0).await?;
-    pair.server().wait_metric("grpc_connections", &[("service_method", "Connect")], 0.0).await?;
-    drop(conns);
-    pair.server().wait_metric("grpc_connections", &[("service_method", "Proxy")], 0.0).await?;
-    Ok(())
-}

@@ -184,9 +184,7 @@ async fn an_open_agent_port_is_loud_or_refused() -> Result<()> {
 #[tokio::test]
 async fn agent_reaches_only_allowed_destinations() -> Result<()> {
     let (endpoint, other) = (Endpoint::echo().await?, Endpoint::echo().await?);
-    let port = |endpoint: &Endpoint| {
-        endpoint.target().rsplit_once(':').map_or(String::new(), |(_, port)| port.into())
-    };
+    let port = |endpoint: &Endpoint| endpoint.address().port();
     let deny = format!("--deny-destinations=127.0.0.0/8:{}", port(&other));
     let pair = Setup::http_connect().agent_arg(deny).start().await?;
     works(pair.frontend(), &endpoint.target()).await?;

@@ -173,7 +173,7 @@ async fn lookups_and_agents_are_counted_once() -> Result<()> {
     let pair = Setup::grpc().start().await?;
     pair.server().wait_metric("connected_agents", &[], 1.0).await?;
     let endpoint = Endpoint::echo().await?;
-    let port = endpoint.target().rsplit_once(':').map_or_else(String::new, |(_, port)| port.to_owned());
+    let port = endpoint.address().port();
     let before = pair.agent().metrics().await?.sum(&format!("{AGENT}lookups_total"), &[]).unwrap_or_default();
     works(pair.frontend(), &format!("localhost:{port}")).await?;
     pair.agent().wait_metric("lookups_total", &[("result", "found")], before + 1.0).await?;

@@ -233,21 +233,6 @@ async fn a_taken_http_connect_port_is_retried() -> Result<()> {
     until("the frontend", DEADLINE, || async { works(pair.frontend(), &endpoint.target()).await.ok() }).await
 }
 
-/// Clients cannot dial while the socket's directory is missing; a restored directory is noticed within seconds.
-#[tokio::test]
-async fn server_with_an_unreachable_socket_is_not_ready() -> Result<()> {
-    let folder = tempfile::tempdir()?;
-    let (directory, path) = (folder.path().join("run"), folder.path().join("run/frontend.sock"));
-    std::fs::create_dir(&directory)?;
-    let mut pair = Setup::http_connect().places(&[Place::Unix(path)]).start().await?;
-    pair.server_mut().wait_ready().await?;
-    std::fs::remove_dir_all(&directory)?;
-    pair.server_mut().wait_unready().await?;
-    std::fs::create_dir(&directory)?;
-    pair.server_mut().wait_ready().await?;
-    works(pair.frontend(), &Endpoint::echo().await?.target()).await
-}
-
 /// The agent returns only after the dial has come.
 #[tokio::test]
 async fn dials_right_after_a_restart_wait_for_the_first_agent() -> Result<()> {

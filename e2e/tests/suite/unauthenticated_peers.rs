@@ -142,7 +142,7 @@ async fn a_flood_at_one_frontend_takes_no_slot_of_another() -> Result<()> {
 }
 
 #[tokio::test]
-async fn oldest_unauthenticated_connection_is_evicted() -> Result<()> {
+async fn full_port_admits_new_peers() -> Result<()> {
     let (pair, _folder) = small_server(Setup::new(Mode::HttpConnect, Front::Tls)).await?;
     let endpoint = Endpoint::echo().await?;
     let plan =

@@ -133,7 +133,7 @@ async fn connections_to_endpoints_and_clients_have_a_fixed_bound_of_unsent_bytes
         let pair = Setup::new(mode, Front::Tls).start().await?;
         let endpoint = Endpoint::echo().await?;
         let _conn = pair.frontend().dial(&endpoint.target()).await?;
-        let port = endpoint.target().parse::<std::net::SocketAddr>()?.port();
+        let port = endpoint.address().port();
         let Place::Tls(frontend) = pair.frontend().place else { bail!("not a port") };
         let bounds = |pid, port| options(pid, port, |socket| socket.tcp_notsent_lowat());
         let (server, agent) = (pair.server().process.pid(), pair.agent().process.pid());
