@@ -94,6 +94,11 @@ impl OutFrame {
         frame
     }
 
+    /// For a frame that waits for window, or for a rest of it: a slice would keep the whole memory in which it arrived.
+    pub(super) fn copy_body(&mut self) {
+        self.body = Bytes::copy_from_slice(&self.body);
+    }
+
     /// Counts in `queued` until it was sent.
     pub(super) fn counted(self, queued: &Queued) -> Self {
         OutFrame { queued: Some(queued.clone()), ..self }

@@ -81,6 +81,8 @@ pub struct WireStream {
     backlog: Option<Arc<Backlog>>,
     /// The peer's initial window, in bytes.
     window: usize,
+    /// The peer's window at the last [`Wire::poll_ready`], in bytes.
+    capacity: usize,
     /// Window of consumed bytes, to be returned to the peer.
     owed: usize,
     /// Window of packets read ahead, withheld from the peer; `None` unless [`Wire::hold_back`] is on.
@@ -113,6 +115,7 @@ impl WireStream {
             keepalive,
             backlog,
             window: window as usize,
+            capacity: 0,
             owed: 0,
             held: None,
             finished: false,
@@ -233,6 +236,7 @@ impl Wire for WireStream {
             if capacity > 0 {
                 // Unused reserved window would be missing for the connection's other streams.
                 send.reserve_capacity(0);
+                self.capacity = capacity;
                 let room = match &self.backlog {
                     Some(backlog) => ready!(backlog.poll_ready(cx)),
                     None => usize::MAX,
@@ -258,6 +262,9 @@ impl Wire for WireStream {
             return Ok(());
         }
         let mut frame = OutFrame::new(packet);
+        if frame.remaining() > self.capacity {
+            frame.copy_body();
+        }
         if let Side::Server(_, queued) = &self.side {
             frame = frame.counted(queued);
         }

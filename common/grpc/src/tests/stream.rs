@@ -83,6 +83,22 @@ async fn a_peer_that_does_not_read_stops_the_sender_at_its_window() {
     assert!(down.abs_diff(up) <= 8 << 10, "both ways alike: {down} and {up}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn bytes_beyond_the_window_keep_no_memory_but_their_own() {
+    let mut pair = pair().await;
+    loop {
+        let arrived = Bytes::from(vec![1; 64 << 10]);
+        let Ok(room) = timeout(Duration::from_secs(5), poll_fn(|cx| pair.server.poll_ready(cx))).await else {
+            break;
+        };
+        pair.server
+            .send(Packet::Data { id: ConnectId(1), payload: arrived.slice(..room.unwrap().min(64 << 10)) })
+            .unwrap();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert!(arrived.is_unique());
+    }
+}
+
 /// Reads all packets while the peer sends as much as it may. Returns the payload's bytes.
 async fn read_on(from: &mut WireStream, to: &mut WireStream) -> usize {
     let mut read = 0;
