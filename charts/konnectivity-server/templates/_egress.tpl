@@ -111,6 +111,16 @@ spec:
 {{- $identifiers := include "konnectivity-server.agentIdentifiers" . -}}
 image:
   registry: {{ include "konnectivity-server.registry" . | quote }}
+  {{- with $values.image.tag }}
+  tag: {{ . | quote }}
+  {{- end }}
+{{- with include "konnectivity-server.imagePullSecrets" . }}
+imagePullSecrets:
+  {{- . | nindent 2 }}
+{{- end }}
+{{- if not $values.ownFlags }}
+ownFlags: false
+{{- end }}
 fullnameOverride: {{ $values.agentAuth.serviceAccount | quote }}
 {{- if $node }}
 kind: DaemonSet
