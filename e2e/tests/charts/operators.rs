@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::helm::{CHARTS, Chart, all_cases, helm, objects, release, template, utf8};
 use crate::pods::{list, of_kind, pods, string};
@@ -157,31 +157,51 @@ fn long_names_stay_within_kubernetes_limits() -> Result<()> {
     Ok(())
 }
 
-/// Releases of one name in two namespaces share no object.
+/// Releases share no object, even if their names and namespaces read the same one after the other, if the name of one is longer
+/// by the name of a role, or if the names are long.
 #[test]
-fn releases_of_one_name_share_no_object() -> Result<()> {
+fn releases_share_no_object() -> Result<()> {
     let more = ["prometheus.rules", "prometheus.podMonitor", "grafana.dashboard"]
-        .map(|place| format!("{place}.namespace=monitoring"));
-    let more: Vec<&str> = more.iter().flat_map(|set| ["--set", set.as_str()]).collect();
-    for chart in CHARTS {
-        for case in ["everything", if chart == Chart::Agent { "leases" } else { "uds-nonroot" }] {
-            let mut seen = BTreeSet::new();
-            for namespace in ["one", "two"] {
-                let mut args = more.clone();
-                args.extend(["--namespace", namespace]);
-                for object in yaml::documents(&template(chart, &chart.case(case), &args)?)? {
+        .map(|place| format!("--set={place}.namespace=monitoring"));
+    let long = "r".repeat(53);
+    // Namespace, release, and the names of the objects of agents and servers.
+    let releases = [
+        ("one", "x", ["", ""]),
+        ("two", "x", ["", ""]),
+        ("tenant", "a-x", ["", ""]),
+        ("tenant-a", "x", ["", ""]),
+        ("three", "x", ["x", "x-server"]),
+        ("four", &long, ["", ""]),
+    ];
+    for cases in [["everything", "everything"], ["leases", "uds-nonroot"]] {
+        let mut seen = BTreeSet::new();
+        for (namespace, name, full_names) in releases {
+            for ((chart, case), full_name) in CHARTS.into_iter().zip(cases).zip(full_names) {
+                let full_name = format!("--set=nameOverride=,fullnameOverride={full_name}");
+                let mut args = vec!["--namespace", namespace, &full_name];
+                args.extend(more.iter().map(String::as_str));
+                for object in yaml::documents(&release(name, chart, &chart.case(case), &args)?)? {
                     let metadata = &object["metadata"];
                     // Objects of the user have no namespace.
                     if metadata.get("namespace").is_none() && !string(&object, "/kind").starts_with("Cluster")
                     {
                         continue;
                     }
-                    let key = (
-                        object["kind"].to_string(),
-                        metadata["namespace"].to_string(),
-                        metadata["name"].to_string(),
+                    let key = |name: &Value| {
+                        (object["kind"].to_string(), metadata["namespace"].to_string(), name.to_string())
+                    };
+                    let key_of_object = key(&metadata["name"]);
+                    ensure!(
+                        seen.insert(key_of_object.clone()),
+                        "{case}: two releases have {key_of_object:?}"
                     );
-                    ensure!(seen.insert(key.clone()), "{} {case}: two releases have {key:?}", chart.name());
+                    // One folder keeps the dashboards of all releases.
+                    for (file, _) in object["data"].as_object().into_iter().flatten() {
+                        ensure!(
+                            !file.ends_with(".json") || seen.insert(key(&json!(file))),
+                            "{case}: two releases have the file {file}"
+                        );
+                    }
                 }
             }
         }

@@ -86,7 +86,7 @@ fn servers_rights_on_leases_are_a_choice() -> Result<()> {
     let roles = |sets: &[&str]| -> Result<usize> {
         let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
         let objects = objects(Chart::Agent, &Chart::Agent.case("leases"), &sets)?;
-        let server = |object: &&Value| string(object, "/metadata/name").ends_with("-server-leases");
+        let server = |object: &&Value| string(object, "/metadata/name").ends_with(":server-leases");
         Ok(objects.iter().filter(server).count())
     };
     ensure!(roles(&[])? == 2, "no rights for servers that come with a kubeconfig");
