@@ -320,6 +320,10 @@ fn own_labels_replace_the_charts() -> Result<()> {
     let sets = sets(&[
         "commonLabels.app\\.kubernetes\\.io/part-of=platform",
         "podLabels.app\\.kubernetes\\.io/component=edge",
+        "podAnnotations.mesh=none",
+        "prometheus.podMonitor.enabled=true,prometheus.podMonitor.labels.app\\.kubernetes\\.io/component=edge",
+        "prometheus.rules.enabled=true,prometheus.rules.labels.app\\.kubernetes\\.io/component=edge",
+        "grafana.dashboard.enabled=true,grafana.dashboard.labels.app\\.kubernetes\\.io/component=edge",
     ]);
     for chart in CHARTS {
         let all = objects(chart, &main_case(chart), &sets)?;
@@ -327,6 +331,16 @@ fn own_labels_replace_the_charts() -> Result<()> {
         ensure!(workload["metadata"]["labels"]["app.kubernetes.io/part-of"] == "platform");
         let labels = &workload["spec"]["template"]["metadata"]["labels"];
         ensure!(labels["app.kubernetes.io/component"] == "edge", "{labels}");
+        let test = of_kind(&all, "Pod").next().context("the pod of helm test")?;
+        ensure!(test["metadata"]["annotations"]["mesh"] == "none", "{}", test["metadata"]);
+        let dashboard = of_kind(&all, "ConfigMap")
+            .find(|map| string(map, "/metadata/name").ends_with("-dashboard"))
+            .context("a dashboard")?;
+        let others = ["PodMonitor", "PrometheusRule"].map(|kind| of_kind(&all, kind).next());
+        for object in others.into_iter().chain([Some(test), Some(dashboard)]) {
+            let labels = &object.context("an object")?["metadata"]["labels"];
+            ensure!(labels["app.kubernetes.io/component"] == "edge", "{labels}");
+        }
     }
     Ok(())
 }
