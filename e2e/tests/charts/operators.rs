@@ -314,6 +314,17 @@ fn the_values_for_agents_render() -> Result<()> {
     Ok(())
 }
 
+/// The number of agents can be left to an autoscaler.
+#[test]
+fn without_a_replica_count_the_deployment_sets_none() -> Result<()> {
+    for (set, expected) in [("replicaCount=null", Value::Null), ("replicaCount=0", json!(0))] {
+        let all = objects(Chart::Agent, &main_case(Chart::Agent), &sets(&[set]))?;
+        let workload = of_kind(&all, "Deployment").next().context("a workload")?;
+        ensure!(workload["spec"]["replicas"] == expected, "{set}: {}", workload["spec"]["replicas"]);
+    }
+    Ok(())
+}
+
 /// Labels of one's own replace the chart's, but not those of selectors; no key appears twice.
 #[test]
 fn own_labels_replace_the_charts() -> Result<()> {
