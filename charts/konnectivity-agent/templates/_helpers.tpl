@@ -3,17 +3,12 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
 {{- end -}}
 
+{{/* Of a long release the name is not cut, because a parent chart's servers would have the same one. */}}
 {{- define "konnectivity-agent.fullname" -}}
-{{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 63 | trimSuffix "-" -}}
-{{- else -}}
 {{- $name := default .Chart.Name .Values.nameOverride -}}
-{{- if contains $name .Release.Name -}}
-{{- .Release.Name | trunc 63 | trimSuffix "-" -}}
-{{- else -}}
-{{- printf "%s-%s" .Release.Name $name | trunc 63 | trimSuffix "-" -}}
-{{- end -}}
-{{- end -}}
+{{- $long := printf "%s-%s" .Release.Name $name -}}
+{{- $full := ternary .Release.Name (ternary $long (printf "%s-agent" .Release.Name) (le (len $long) 63)) (contains $name .Release.Name) -}}
+{{- default $full .Values.fullnameOverride | trunc 63 | trimSuffix "-" -}}
 {{- end -}}
 
 {{- define "konnectivity-agent.selectorLabels" -}}
@@ -25,11 +20,16 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- default .Release.Namespace .Values.namespaceOverride -}}
 {{- end -}}
 
-{{/* Prefix of names that releases in other namespaces must not have: of cluster-scoped objects and of objects in a namespace that the values
-name. Argument: the context, and that namespace or "". */}}
+{{/* Prefix of the names of roles and bindings, some of which are outside of the release's namespace. Other names contain no colon. */}}
+{{- define "konnectivity-agent.role" -}}
+{{- printf "konnectivity:%s:%s" (include "konnectivity-agent.namespace" .) (include "konnectivity-agent.fullname" .) -}}
+{{- end -}}
+
+{{/* Prefix of the name of an object in a namespace that the values name, which releases in other namespaces must not have. No namespace
+contains a dot. Argument: the context, and that namespace. */}}
 {{- define "konnectivity-agent.prefix" -}}
 {{- $own := include "konnectivity-agent.namespace" (index . 0) -}}
-{{- if ne (index . 1) $own -}}{{- $own -}}-{{- end -}}
+{{- if ne (index . 1) $own -}}{{- $own -}}.{{- end -}}
 {{- end -}}
 
 {{/* The chart's labels, which commonLabels may replace except for those of selectors. */}}

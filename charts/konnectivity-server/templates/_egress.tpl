@@ -30,15 +30,17 @@ egressSelections:
 {{- if or (eq .Values.kind "Sidecar") (and (eq .Values.frontend.type "tcp") .Values.egressSelector.apiserverClientSecret) -}}true{{- end -}}
 {{- end -}}
 
-{{/* The additions to kube-apiserver's manifest. */}}
+{{- define "konnectivity-server.apiserverFlag" -}}
+--egress-selector-config-file=/etc/kubernetes/konnectivity/egress-selector-configuration.yaml
+{{- end -}}
+
+{{/* A strategic merge patch of kube-apiserver's manifest. It cannot contain the flag, because it would replace the whole list `command`. */}}
 {{- define "konnectivity-server.apiserverPatch" -}}
 {{- $uds := eq .Values.frontend.type "uds" -}}
 {{- $pod := include "konnectivity-server.apiserverIsPod" . -}}
 spec:
   containers:
     - name: kube-apiserver
-      command:
-        - --egress-selector-config-file=/etc/kubernetes/konnectivity/egress-selector-configuration.yaml
       volumeMounts:
         - name: konnectivity-config
           mountPath: /etc/kubernetes/konnectivity
@@ -109,6 +111,16 @@ spec:
 {{- $identifiers := include "konnectivity-server.agentIdentifiers" . -}}
 image:
   registry: {{ include "konnectivity-server.registry" . | quote }}
+  {{- with $values.image.tag }}
+  tag: {{ . | quote }}
+  {{- end }}
+{{- with include "konnectivity-server.imagePullSecrets" . }}
+imagePullSecrets:
+  {{- . | nindent 2 }}
+{{- end }}
+{{- if not $values.ownFlags }}
+ownFlags: false
+{{- end }}
 fullnameOverride: {{ $values.agentAuth.serviceAccount | quote }}
 {{- if $node }}
 kind: DaemonSet

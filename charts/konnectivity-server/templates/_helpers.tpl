@@ -3,10 +3,11 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
 {{- end -}}
 
-{{/* Names of Services have no dots. */}}
+{{/* Names of Services have no dots. Of a long release the name is not cut, because a parent chart's agents would have the same one. */}}
 {{- define "konnectivity-server.fullname" -}}
 {{- $name := default .Chart.Name .Values.nameOverride -}}
-{{- $full := ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) -}}
+{{- $long := printf "%s-%s" .Release.Name $name -}}
+{{- $full := ternary .Release.Name (ternary $long (printf "%s-server" .Release.Name) (le (len $long) 63)) (contains $name .Release.Name) -}}
 {{- default $full .Values.fullnameOverride | replace "." "-" | trunc 63 | trimSuffix "-" -}}
 {{- end -}}
 
@@ -19,11 +20,16 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- default .Release.Namespace .Values.namespaceOverride -}}
 {{- end -}}
 
-{{/* Prefix of names that releases in other namespaces must not have: of cluster-scoped objects and of objects in a namespace that the values
-name. Argument: the context, and that namespace or "". */}}
+{{/* Prefix of the names of roles and bindings, some of which are outside of the release's namespace. Other names contain no colon. */}}
+{{- define "konnectivity-server.role" -}}
+{{- printf "konnectivity:%s:%s" (include "konnectivity-server.namespace" .) (include "konnectivity-server.fullname" .) -}}
+{{- end -}}
+
+{{/* Prefix of the name of an object in a namespace that the values name, which releases in other namespaces must not have. No namespace
+contains a dot. Argument: the context, and that namespace. */}}
 {{- define "konnectivity-server.prefix" -}}
 {{- $own := include "konnectivity-server.namespace" (index . 0) -}}
-{{- if ne (index . 1) $own -}}{{- $own -}}-{{- end -}}
+{{- if ne (index . 1) $own -}}{{- $own -}}.{{- end -}}
 {{- end -}}
 
 {{/* The chart's labels, which commonLabels may replace except for those of selectors. */}}

@@ -129,13 +129,19 @@ fn server(node: &Kubelet, pki: &Pki, case: &str, more: &[&str]) -> Result<Server
     Ok(Server { running, frontends, objects, ports })
 }
 
-/// The agent that the server's release describes: with the values of its ConfigMap, and this machine's ports.
-fn agent(node: &Kubelet, server: &Server, folder: &Path) -> Result<(Running, Ports)> {
-    let map = of_kind(&server.objects, "ConfigMap")
+/// A file with the values for agents from the ConfigMap of a server's release.
+fn agent_values(server: &[Value], folder: &Path) -> Result<PathBuf> {
+    let map = of_kind(server, "ConfigMap")
         .find(|map| string(map, "/metadata/name").ends_with("-egress-selector"))
         .context("the ConfigMap for kube-apiserver")?;
     let file = folder.join("agent-values.yaml");
     std::fs::write(&file, string(map, "/data/agent-values.yaml"))?;
+    Ok(file)
+}
+
+/// The agent that the server's release describes: with the values of its ConfigMap, and this machine's ports.
+fn agent(node: &Kubelet, server: &Server, folder: &Path) -> Result<(Running, Ports)> {
+    let file = agent_values(&server.objects, folder)?;
     let ports = Ports::lease(&["ports.health", "ports.admin"])?;
     let port = server.ports.leases.first().context("the agent port")?.port();
     let mut sets = ports.sets.clone();
@@ -302,8 +308,13 @@ fn the_defaults_of_own_flags_are_the_safe_ones() -> Result<()> {
     let agent = program(&objects(Chart::Agent, &Chart::Agent.case("token-deployment"), &[])?)?;
     ensure!(flag(&agent, "drain-timeout")? == "25s", "a drain without end");
     ensure!(flag(&agent, "allow-cloud-metadata")?.is_empty(), "metadata services are within reach");
-    for (chart, sets) in [(Chart::Server, "leases.enabled=true"), (Chart::Agent, "serverCount.leases=true")] {
-        let pod = program(&objects(chart, &chart.case("go-image"), &[sets.into()])?)?;
+    let go = |chart: Chart, set: &str| objects(chart, &chart.case("go-image"), &[set.into()]);
+    let server = go(Chart::Server, "leases.enabled=true,imagePullSecrets[0].name=registry")?;
+    let folder = TempDir::new()?;
+    let told = program(&objects(Chart::Agent, &agent_values(&server, folder.path())?, &[])?)?;
+    ensure!(told.spec["imagePullSecrets"][0]["name"] == "registry", "{}", told.spec);
+    for pod in [program(&server)?, program(&go(Chart::Agent, "serverCount.leases=true")?)?, told] {
+        ensure!(string(pod.main()?, "/image").ends_with(":v0.36.0"), "{}", pod.main()?["image"]);
         for own in [
             "require-agent-auth",
             "drain-timeout",

@@ -102,7 +102,11 @@ fn check(objects: &[Value]) -> Result<()> {
         let of_the_host = volume.get("hostPath").is_some();
         ensure!(!(sidecar && of_the_host), "a pod among others has no files of its host: {volume}");
     }
-    let told = list(container, "/command").iter().filter_map(Value::as_str);
+    // A strategic merge patch with a command would replace kube-apiserver's.
+    ensure!(container.get("command").is_none(), "kube-apiserver would run {}", container["command"]);
+    let flag = yaml::document(string(map, "/data/kube-apiserver-flag.yaml"))?;
+    let added = |change: &&Value| change["op"] == "add" && change["path"] == "/spec/containers/0/command/-";
+    let told = list(&flag, "").iter().filter(added).filter_map(|change| change["value"].as_str());
     let told = told.filter_map(|argument| Some(argument.split_once('=')?.1));
     let transport = &connection["transport"];
     let read =

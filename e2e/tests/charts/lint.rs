@@ -47,7 +47,8 @@ fn compare(root: &Value, schema: &Value, values: &Value, path: &str) -> Result<(
         compare(root, inner, value, &format!("{path}.{key}"))?;
         let group = value.is_object() || value.is_array() || last == "global" || foreign.contains(&last);
         let required = schema["required"].as_array().is_some_and(|all| all.iter().any(|name| name == key));
-        ensure!(group || required, "{path}.{key} may be null, which no template expects");
+        let nullable = inner["type"].as_array().is_some_and(|types| types.iter().any(|one| one == "null"));
+        ensure!(group || required || nullable, "{path}.{key} may be null, which no template expects");
     }
     for key in known.keys().filter(|key| !foreign.contains(&key.as_str()) && !foreign.contains(&last)) {
         ensure!(map.contains_key(key), "{path}.{key} is in the schema only");

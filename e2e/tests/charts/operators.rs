@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::helm::{CHARTS, Chart, all_cases, helm, objects, release, template, utf8};
 use crate::pods::{list, of_kind, pods, string};
@@ -157,31 +157,51 @@ fn long_names_stay_within_kubernetes_limits() -> Result<()> {
     Ok(())
 }
 
-/// Releases of one name in two namespaces share no object.
+/// Releases share no object, even if their names and namespaces read the same one after the other, if the name of one is longer
+/// by the name of a role, or if the names are long.
 #[test]
-fn releases_of_one_name_share_no_object() -> Result<()> {
+fn releases_share_no_object() -> Result<()> {
     let more = ["prometheus.rules", "prometheus.podMonitor", "grafana.dashboard"]
-        .map(|place| format!("{place}.namespace=monitoring"));
-    let more: Vec<&str> = more.iter().flat_map(|set| ["--set", set.as_str()]).collect();
-    for chart in CHARTS {
-        for case in ["everything", if chart == Chart::Agent { "leases" } else { "uds-nonroot" }] {
-            let mut seen = BTreeSet::new();
-            for namespace in ["one", "two"] {
-                let mut args = more.clone();
-                args.extend(["--namespace", namespace]);
-                for object in yaml::documents(&template(chart, &chart.case(case), &args)?)? {
+        .map(|place| format!("--set={place}.namespace=monitoring"));
+    let long = "r".repeat(53);
+    // Namespace, release, and the names of the objects of agents and servers.
+    let releases = [
+        ("one", "x", ["", ""]),
+        ("two", "x", ["", ""]),
+        ("tenant", "a-x", ["", ""]),
+        ("tenant-a", "x", ["", ""]),
+        ("three", "x", ["x", "x-server"]),
+        ("four", &long, ["", ""]),
+    ];
+    for cases in [["everything", "everything"], ["leases", "uds-nonroot"]] {
+        let mut seen = BTreeSet::new();
+        for (namespace, name, full_names) in releases {
+            for ((chart, case), full_name) in CHARTS.into_iter().zip(cases).zip(full_names) {
+                let full_name = format!("--set=nameOverride=,fullnameOverride={full_name}");
+                let mut args = vec!["--namespace", namespace, &full_name];
+                args.extend(more.iter().map(String::as_str));
+                for object in yaml::documents(&release(name, chart, &chart.case(case), &args)?)? {
                     let metadata = &object["metadata"];
                     // Objects of the user have no namespace.
                     if metadata.get("namespace").is_none() && !string(&object, "/kind").starts_with("Cluster")
                     {
                         continue;
                     }
-                    let key = (
-                        object["kind"].to_string(),
-                        metadata["namespace"].to_string(),
-                        metadata["name"].to_string(),
+                    let key = |name: &Value| {
+                        (object["kind"].to_string(), metadata["namespace"].to_string(), name.to_string())
+                    };
+                    let key_of_object = key(&metadata["name"]);
+                    ensure!(
+                        seen.insert(key_of_object.clone()),
+                        "{case}: two releases have {key_of_object:?}"
                     );
-                    ensure!(seen.insert(key.clone()), "{} {case}: two releases have {key:?}", chart.name());
+                    // One folder keeps the dashboards of all releases.
+                    for (file, _) in object["data"].as_object().into_iter().flatten() {
+                        ensure!(
+                            !file.ends_with(".json") || seen.insert(key(&json!(file))),
+                            "{case}: two releases have the file {file}"
+                        );
+                    }
                 }
             }
         }
@@ -294,12 +314,27 @@ fn the_values_for_agents_render() -> Result<()> {
     Ok(())
 }
 
+/// The number of agents can be left to an autoscaler.
+#[test]
+fn without_a_replica_count_the_deployment_sets_none() -> Result<()> {
+    for (set, expected) in [("replicaCount=null", Value::Null), ("replicaCount=0", json!(0))] {
+        let all = objects(Chart::Agent, &main_case(Chart::Agent), &sets(&[set]))?;
+        let workload = of_kind(&all, "Deployment").next().context("a workload")?;
+        ensure!(workload["spec"]["replicas"] == expected, "{set}: {}", workload["spec"]["replicas"]);
+    }
+    Ok(())
+}
+
 /// Labels of one's own replace the chart's, but not those of selectors; no key appears twice.
 #[test]
 fn own_labels_replace_the_charts() -> Result<()> {
     let sets = sets(&[
         "commonLabels.app\\.kubernetes\\.io/part-of=platform",
         "podLabels.app\\.kubernetes\\.io/component=edge",
+        "podAnnotations.mesh=none",
+        "prometheus.podMonitor.enabled=true,prometheus.podMonitor.labels.app\\.kubernetes\\.io/component=edge",
+        "prometheus.rules.enabled=true,prometheus.rules.labels.app\\.kubernetes\\.io/component=edge",
+        "grafana.dashboard.enabled=true,grafana.dashboard.labels.app\\.kubernetes\\.io/component=edge",
     ]);
     for chart in CHARTS {
         let all = objects(chart, &main_case(chart), &sets)?;
@@ -307,6 +342,16 @@ fn own_labels_replace_the_charts() -> Result<()> {
         ensure!(workload["metadata"]["labels"]["app.kubernetes.io/part-of"] == "platform");
         let labels = &workload["spec"]["template"]["metadata"]["labels"];
         ensure!(labels["app.kubernetes.io/component"] == "edge", "{labels}");
+        let test = of_kind(&all, "Pod").next().context("the pod of helm test")?;
+        ensure!(test["metadata"]["annotations"]["mesh"] == "none", "{}", test["metadata"]);
+        let dashboard = of_kind(&all, "ConfigMap")
+            .find(|map| string(map, "/metadata/name").ends_with("-dashboard"))
+            .context("a dashboard")?;
+        let others = ["PodMonitor", "PrometheusRule"].map(|kind| of_kind(&all, kind).next());
+        for object in others.into_iter().chain([Some(test), Some(dashboard)]) {
+            let labels = &object.context("an object")?["metadata"]["labels"];
+            ensure!(labels["app.kubernetes.io/component"] == "edge", "{labels}");
+        }
     }
     Ok(())
 }
