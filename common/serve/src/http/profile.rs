@@ -1,12 +1,14 @@
 //! A CPU profile of this process, in the format of `go tool pprof`: protobuf, gzipped.
 
 use std::io::{self, Write};
+use std::path::Path;
 use std::time::Duration;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use http::StatusCode;
 use http::header::{CONTENT_DISPOSITION, HeaderValue};
+use nix::sys::signal::{self, Signal};
 use pprof::protos::{Mapping, Message, Profile};
 use pprof::{ProfilerGuard, ProfilerGuardBuilder};
 
@@ -16,8 +18,8 @@ use super::routes::{Response, error, reply};
 const FREQUENCY: i32 = 100;
 /// The longest profile, in seconds.
 const MAX_SECONDS: u64 = 600;
-/// Unwinding out of these libraries can deadlock: the interrupted thread may hold their locks.
-const NO_UNWINDING: [&str; 4] = ["libc", "libgcc", "pthread", "vdso"];
+/// For the file of samples that the table in memory has no place for. Containers have it, images no /tmp.
+const SAMPLES: &str = "/dev/shm";
 
 /// The value of `?seconds=N`; 30 if it is missing or invalid.
 pub(super) fn seconds(query: Option<&str>) -> u64 {
@@ -34,8 +36,7 @@ pub(super) async fn cpu(seconds: u64) -> Response {
             format!("a profile takes {MAX_SECONDS} seconds at most, ?seconds={seconds} was asked for\n");
         return error(StatusCode::BAD_REQUEST, text);
     }
-    let builder = ProfilerGuardBuilder::default().frequency(FREQUENCY).blocklist(&NO_UNWINDING);
-    let guard = match builder.build() {
+    let guard = match start() {
         Ok(guard) => guard,
         Err(reason) => return failed("Could not enable CPU profiling", &reason),
     };
@@ -51,6 +52,16 @@ pub(super) async fn cpu(seconds: u64) -> Response {
         Ok(Err(reason)) => failed("Could not encode the profile", &reason),
         Err(reason) => failed("Could not encode the profile", &reason),
     }
+}
+
+fn start() -> pprof::Result<ProfilerGuard<'static>> {
+    let _ = tempfile::env::override_temp_dir(Path::new(SAMPLES));
+    // The first sample of a process allocates, because the unwinder loads its tables, and the timer's signal may
+    // interrupt an allocation. So this thread takes that sample: it handles the signal before `raise` returns.
+    let first = ProfilerGuardBuilder::default().frequency(1).build()?;
+    signal::raise(Signal::SIGPROF)?;
+    drop(first);
+    ProfilerGuardBuilder::default().frequency(FREQUENCY).build()
 }
 
 fn failed(what: &str, reason: &dyn std::fmt::Display) -> Response {

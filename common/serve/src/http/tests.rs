@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use aws_lc_rs::kem::{DecapsulationKey, ML_KEM_768};
 use flags::{Bind, BindHost};
 use parking_lot::Mutex;
 use pprof::protos::Message;
@@ -291,14 +292,16 @@ async fn a_profile_decodes() {
     let mut stream = connect(&server).await;
     let request = b"GET /debug/pprof/profile?seconds=1 HTTP/1.0\r\n\r\n";
     stream.write_all(request).await.expect("sends");
-    // CPU work for the profile, for as long as it runs.
+    // CPU work for the profile, for as long as it runs: the key exchange of TLS handshakes. Its assembly keeps other
+    // values where an unwinder looks for return addresses.
     let (done, is_done) = switchable();
     let busy = std::thread::spawn(move || {
-        let mut sum = 0u64;
+        let key = DecapsulationKey::generate(&ML_KEM_768).expect("is generated");
         while !is_done() {
-            sum = (0..10_000).fold(sum, |sum, n| std::hint::black_box(sum.wrapping_mul(31) + n));
+            let public = key.encapsulation_key().expect("is derived");
+            let (ciphertext, _) = public.encapsulate().expect("encapsulates");
+            key.decapsulate(ciphertext).expect("decapsulates");
         }
-        sum
     });
     // Meanwhile a second profile is refused.
     let (head, body) = loop {
@@ -329,7 +332,8 @@ async fn a_profile_decodes() {
     let kinds: Vec<&str> =
         profile.sample_type.iter().map(|kind| profile.string_table[kind.ty as usize].as_str()).collect();
     assert_eq!(kinds, ["samples", "cpu"]);
-    assert!(!profile.sample.is_empty());
+    let key_exchange = |name: &String| name.contains("a_profile_decodes") && name.contains("closure");
+    assert!(profile.string_table.iter().any(key_exchange), "no stack reaches the thread of the key exchange");
 }
 
 #[tokio::test]
