@@ -233,6 +233,11 @@ impl KeepaliveHandle {
         self.state.lock().rtt
     }
 
+    /// The lowest RTT that the kernels measured recently, if known: to a proxy, if one is in between.
+    pub fn rtt_between_kernels(&self) -> Option<Duration> {
+        self.kernel.get()?.acknowledgment()?.min_rtt
+    }
+
     /// The lower RTT of the last two pings that were answered: a busy machine delays single ones.
     pub fn last_rtt(&self) -> Option<Duration> {
         self.state.lock().last_rtts.into_iter().flatten().min()
@@ -247,8 +252,7 @@ impl KeepaliveHandle {
         let rose = state.rtt.is_some_and(rose);
         let measuring = state.measurement.as_ref().is_some_and(|measurement| measurement.left > 0);
         drop(state);
-        let between_kernels = || self.kernel.get()?.acknowledgment()?.min_rtt;
-        let by_kernels = if measuring && needs_wide_window(took) { between_kernels() } else { None };
+        let by_kernels = if measuring && needs_wide_window(took) { self.rtt_between_kernels() } else { None };
         let mut state = self.state.lock();
         let Some(measurement) = &mut state.measurement else { return false };
         measurement.lowest = measurement.lowest.min(took);

@@ -18,8 +18,9 @@ use crate::pair::{Agent, Front, Pair, Setup};
 use crate::pki::Pki;
 use crate::sockets::connections;
 
-/// An agent that opened no lane for this time opens no other: it measures the RTT a second after its start.
-const LANES_WITHIN: Duration = Duration::from_secs(3);
+/// An agent that opened no lane for this time opens no other: it measures the RTT a second after its start, and waits for ten times
+/// as long as an attempt took.
+const LANES_WITHIN: Duration = Duration::from_secs(5);
 
 /// A subject that a cell compares.
 #[derive(Clone, Debug)]

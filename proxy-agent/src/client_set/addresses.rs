@@ -25,6 +25,13 @@ const MAX_CONCURRENT_ATTEMPTS: usize = 16;
 /// than a dial or a TLS handshake takes.
 pub(super) const LATE_ANSWER: Duration = Duration::from_secs(30);
 
+/// No attempt beside an open stream begins before this multiple of the time that the last attempt at its address took: a server
+/// that lacks CPU first needs the time for agents without a stream.
+const PACE: u32 = 10;
+
+/// The limit of that pause. A server may answer late for other reasons, such as the review of tokens.
+const MAX_PACE: Duration = Duration::from_secs(100);
+
 /// Addresses that are used or remembered; a name has hardly more servers.
 const MAX_ADDRESSES: usize = 64;
 
@@ -94,6 +101,8 @@ struct Route {
     balanced: bool,
     /// No attempt before this time.
     due: Duration,
+    /// No attempt beside an open stream before this time, see [`PACE`].
+    paced: Duration,
     /// The start of the last attempt.
     tried: Duration,
     /// Errors in a row.
@@ -121,7 +130,10 @@ impl Route {
     }
 
     /// An attempt has ended: of two the last one, as far as the routes know.
-    fn end(&mut self) -> Option<Attempt> {
+    fn end(&mut self, now: Duration, paces: bool) -> Option<Attempt> {
+        if paces {
+            self.paced = now + (now.saturating_sub(self.tried) * PACE).min(MAX_PACE);
+        }
         self.waiting &= self.running.is_some();
         self.running.take()
     }
@@ -140,6 +152,8 @@ pub(super) struct Wanted {
     pub(super) search: Option<Duration>,
     /// The known number of servers.
     pub(super) servers: usize,
+    /// Every server has a stream, so a search is beside one.
+    pub(super) complete: bool,
 }
 
 /// All addresses.
@@ -234,8 +248,15 @@ impl Addresses {
         least.map(|index| self.routes.swap_remove(index)).is_some()
     }
 
-    /// The next attempt. `lacks` tells whether a stream to this server would be kept.
-    pub(super) fn next(&self, wanted: Wanted, lacks: impl Fn(&Arc<str>) -> bool) -> Option<Next> {
+    /// The next attempt. `is_open` tells whether this server has a stream, `lacks` whether another one would be kept.
+    pub(super) fn next(
+        &self,
+        wanted: Wanted,
+        is_open: impl Fn(&Arc<str>) -> bool,
+        lacks: impl Fn(&Arc<str>) -> bool,
+    ) -> Option<Next> {
+        let due_at =
+            |route: &Route, beside: bool| if beside { route.due.max(route.paced) } else { route.due };
         let configured = self.present().filter(|route| !route.advertised).count();
         let is_direct = |route: &Route| {
             let lacks = route.server.as_ref().map_or(wanted.unknown, |server| wanted.known && lacks(server));
@@ -244,7 +265,9 @@ impl Addresses {
         let present = || self.routes.iter().enumerate().filter(|(_, route)| route.removed.is_none());
         let is_idle = |route: &Route| route.running.is_none() && !self.is_dialed(route.server.as_ref());
         let direct = present().filter(|(_, route)| is_direct(route) && is_idle(route));
-        let direct = direct.map(|(index, route)| (index, Attempt::Direct, route.due));
+        let direct = direct.map(|(index, route)| {
+            (index, Attempt::Direct, due_at(route, route.server.as_ref().is_some_and(&is_open)))
+        });
         let direct =
             direct.min_by_key(|(_, _, due)| *due).filter(|_| self.running() < MAX_CONCURRENT_ATTEMPTS);
 
@@ -261,7 +284,8 @@ impl Addresses {
         let search = due.and_then(|due| {
             let others = present().filter(|(_, route)| !route.advertised && !is_direct(route));
             let dues = others.filter_map(|(index, route)| {
-                Some((index, route.due.max(due).max(route.free_from()?), route.tried))
+                let free = due_at(route, wanted.complete).max(route.free_from()?);
+                Some((index, free.max(due), route.tried))
             });
             let (index, due, _) = dues.min_by_key(|(_, due, tried)| (*due, *tried))?;
             Some((index, Attempt::Search, due))
@@ -281,6 +305,7 @@ impl Addresses {
     /// [`Self::next`], before this stream.
     pub(super) fn connected(
         &mut self,
+        now: Duration,
         address: &Address,
         server: &Arc<str>,
         again: Duration,
@@ -289,17 +314,23 @@ impl Addresses {
         let Some(route) = self.dialed(address) else { return };
         let before = route.server.replace(Arc::clone(server));
         route.balanced |= before.is_some_and(|before| before != *server && !lacks(&before));
-        route.due = if route.end() == Some(Attempt::Direct) { again } else { Duration::ZERO };
+        route.due = if route.end(now, true) == Some(Attempt::Direct) { again } else { Duration::ZERO };
         route.failures = 0;
     }
 
     /// An attempt failed: `due` gives the time of the next one from the number of errors in a row before. Returns the kind of
-    /// the attempt.
-    pub(super) fn failed(&mut self, address: &Address, due: impl FnOnce(u32) -> Duration) -> Option<Attempt> {
+    /// the attempt. `reached`: the server accepted the connection.
+    pub(super) fn failed(
+        &mut self,
+        now: Duration,
+        address: &Address,
+        reached: bool,
+        due: impl FnOnce(u32) -> Duration,
+    ) -> Option<Attempt> {
         let route = self.dialed(address)?;
         route.due = due(route.failures);
         route.failures = route.failures.saturating_add(1);
-        route.end()
+        route.end(now, reached)
     }
 
     /// The stream to a server was lost: `due` gives the time of the next attempt of its addresses from the present one.

@@ -67,7 +67,7 @@ impl World {
         let host = &address.dial.host;
         let balanced = self.balanced.first().filter(|_| host == "balancer");
         let Some(server) = balanced.or_else(|| self.servers.get(host)).cloned() else {
-            self.machine.failed(self.now, address);
+            self.machine.failed(self.now, address, true);
             return;
         };
         if balanced.is_some() {
@@ -228,7 +228,7 @@ fn a_slow_lookup_does_not_delay_attempts_at_known_addresses() {
     let connect = Step::Connect(address(0, "a"));
     assert_eq!(world.machine.poll(due), connect);
     assert!(matches!(world.machine.poll(due), Step::WaitUntil(_)), "one lookup at a time");
-    world.machine.failed(due, &address(0, "a"));
+    world.machine.failed(due, &address(0, "a"), true);
     world.machine.resolved(due, vec![entry(0, &["b", "c"])]);
     assert_eq!(world.machine.poll(due), Step::Connect(address(0, "c")));
 }

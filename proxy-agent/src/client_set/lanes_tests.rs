@@ -38,6 +38,10 @@ struct World {
     is_mixed: bool,
     open: HashMap<String, Vec<StreamId>>,
     attempts: usize,
+    /// How long an attempt takes.
+    handshake: Duration,
+    /// No attempt at this address while every server has a stream.
+    paced: HashMap<Address, Duration>,
 }
 
 impl World {
@@ -64,6 +68,8 @@ impl World {
             open,
             attempts: 0,
             is_mixed: false,
+            handshake: HANDSHAKE,
+            paced: HashMap::new(),
         };
         world.run(SECOND * 60);
         world
@@ -77,7 +83,10 @@ impl World {
 
     fn attempt(&mut self, address: &Address) {
         self.attempts += 1;
-        self.now += HANDSHAKE;
+        let is_paced = self.paced.get(address).is_some_and(|end| self.now < *end);
+        assert!(!is_paced || self.open.len() < self.servers, "too soon");
+        self.now += self.handshake;
+        self.paced.insert(address.clone(), self.now + self.handshake * 10);
         let server = match self.way {
             Way::Balancer => self.random.random_range(0..self.servers).to_string(),
             Way::Addresses => address.dial.host.clone(),
@@ -199,6 +208,50 @@ fn lost_lane_is_back_within_two_seconds() {
             assert_eq!(world.lanes(), vec![2; servers]);
             assert!(world.now - began < SECOND * 2, "{way:?} {servers} seed {seed}: {:?}", world.now - began);
         }
+    }
+}
+
+/// A server that lacks CPU has other agents without a stream.
+#[test]
+fn slow_server_gets_lanes_and_replacements_late() {
+    for (way, servers) in [(Way::Balancer, 1), (Way::Addresses, 3)] {
+        let mut world = World::new(1, way, servers, 2, 4);
+        world.now += SECOND * 3_600;
+        world.handshake = SECOND * 2;
+        world.lose(0);
+        world.lose(0);
+        assert_eq!(world.run(SECOND * 3), 1, "a missing server is not late");
+        let first = world.open["0"][0];
+        world.machine.set_unresponsive(world.now, first, true);
+        assert_eq!(world.run(SECOND * 18), 0, "{way:?}");
+        assert_eq!(world.run(SECOND * 4), 1);
+        assert_ne!(world.open["0"], [first], "replaced");
+        world.handshake = HANDSHAKE;
+        world.run(SECOND * 60);
+        assert_eq!(world.lanes(), vec![2; servers]);
+    }
+}
+
+#[test]
+fn failed_lane_is_late_only_if_the_server_was_reached() {
+    for (reached, pause) in [(true, 100), (false, 2)] {
+        let mut world = World::new(1, Way::Balancer, 1, 2, 4);
+        world.now += SECOND * 3_600;
+        world.lose(0);
+        let address = world.addresses().remove(0);
+        while world.machine.poll(world.now) != Step::Connect(address.clone()) {
+            world
+                .machine
+                .resolved(world.now, vec![Resolved { addresses: vec![address.clone()], error: None }]);
+            world.now += SECOND / 10;
+        }
+        world.now += SECOND * 10;
+        world.machine.failed(world.now, &address, reached);
+        let failed = world.now;
+        world.run(SECOND * 200);
+        assert_eq!(world.lanes(), [2]);
+        let took = (world.now - failed).as_secs();
+        assert!((pause / 2..=pause).contains(&took), "{reached}: {took} s");
     }
 }
 
@@ -329,7 +382,7 @@ proptest! {
     fn lanes_are_bounded(
         seed: u64,
         lanes in 1..5_usize,
-        events in prop::collection::vec((0..4_u8, 0..3_usize, 0..5_000_u64), 1..100),
+        events in prop::collection::vec((0..5_u8, 0..3_usize, 0..5_000_u64), 1..100),
     ) {
         let mut world = World::new(seed, Way::Balancer, 3, lanes, 3);
         for (event, server, millis) in events {
@@ -338,6 +391,7 @@ proptest! {
                 (0, Some(_)) => world.lose(server),
                 (1, Some(id)) => world.machine.set_unresponsive(world.now, id, millis % 2 == 0),
                 (2, Some(id)) => drop(world.machine.certificate_expiring(world.now, id)),
+                (3, _) => world.handshake = Duration::from_millis(millis),
                 _ => drop(world.run(Duration::from_millis(millis))),
             }
             prop_assert!(world.lanes().iter().all(|open| *open <= lanes.min(3)));

@@ -3,7 +3,8 @@
 //! No clock, no socket: `now` is the time since the set's start, and randomness is passed in. One stream is kept for each
 //! server id, or several lanes to a server that offers them. A stream that should be replaced is kept until another one to the
 //! same server is open, or for a time after GOAWAY. Then it stays without new dials until it is idle ([`super::streams`]). The
-//! pauses are in [`super::backoff`], the choice of the address in [`super::addresses`].
+//! pauses are in [`super::backoff`], the choice of the address in [`super::addresses`]. While every server has a stream, slow
+//! attempts postpone the next one.
 //!
 //! | state | attempts |
 //! |---|---|
@@ -243,7 +244,7 @@ impl<J: FnMut() -> f64> Machine<J> {
             return Decision::Unwanted;
         }
         let (again, demand) = (now + self.settings.interval, self.demand());
-        self.addresses.connected(address, server, again, |server| self.streams.lacks(server, false));
+        self.addresses.connected(now, address, server, again, |server| self.streams.lacks(server, false));
         let decision = self.streams.insert(now, server, info);
         let before = self.server_count();
         self.announced = match decision {
@@ -349,10 +350,10 @@ impl<J: FnMut() -> f64> Machine<J> {
         self.backoff.start_burst(self.believed(), self.missing().max(1), shared);
     }
 
-    /// An attempt failed. Returns the pause, for the log.
-    pub fn failed(&mut self, now: Duration, address: &Address) -> Duration {
+    /// An attempt failed, after the server accepted the connection or before (`reached`). Returns the pause, for the log.
+    pub fn failed(&mut self, now: Duration, address: &Address, reached: bool) -> Duration {
         let mut pause = Duration::ZERO;
-        let attempt = self.addresses.failed(address, |failures| {
+        let attempt = self.addresses.failed(now, address, reached, |failures| {
             pause = self.backoff.grown(failures);
             now + pause
         });
@@ -465,9 +466,11 @@ impl<J: FnMut() -> f64> Machine<J> {
             unannounced_search: unannounced.filter(|_| demand != Demand::None),
             search: Some(self.search).filter(|_| !matches!(demand, Demand::None | Demand::UnannouncedServer)),
             servers: self.wanted_count(),
+            complete: self.streams.len() >= self.wanted_count(),
         };
         let lanes = self.lane_tries > 0;
-        self.addresses.next(wanted, |server| self.streams.lacks(server, lanes))
+        let is_open = |server: &Arc<str>| self.streams.contains(server);
+        self.addresses.next(wanted, is_open, |server| self.streams.lacks(server, lanes))
     }
 }
 

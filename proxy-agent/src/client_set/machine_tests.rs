@@ -90,13 +90,13 @@ fn errors_back_off_to_the_cap_and_success_resets() {
     let mut pauses = Vec::new();
     for _ in 0..9 {
         next_try(&mut machine, &mut now);
-        pauses.push(machine.failed(now, &balancer()));
+        pauses.push(machine.failed(now, &balancer(), true));
     }
     assert_eq!(millis(&pauses), [1000, 1500, 2250, 3375, 5062, 7593, 10_000, 10_000, 10_000]);
     next_try(&mut machine, &mut now);
     machine.connected(now, &balancer(), &server("a"), telling(2));
     assert!(next_try(&mut machine, &mut now) < SOON);
-    assert_eq!(machine.failed(now, &balancer()), Duration::from_secs(1));
+    assert_eq!(machine.failed(now, &balancer(), true), Duration::from_secs(1));
 }
 
 #[test]
@@ -320,7 +320,7 @@ fn sync_forever_looks_rarely_once_every_server_tells_the_number_of_streams() {
         assert_eq!(machine.connected(now, &balancer(), &server("a"), telling(2)), Decision::Duplicate);
     }
     next_try(&mut machine, &mut now);
-    assert_eq!(machine.failed(now, &balancer()), Duration::from_secs(450), "an error changes nothing");
+    assert_eq!(machine.failed(now, &balancer(), true), Duration::from_secs(450), "an error changes nothing");
     next_try(&mut machine, &mut now);
     assert!(
         matches!(machine.connected(now, &balancer(), &server("c"), telling(2)), Decision::Keep(_)),
@@ -567,7 +567,7 @@ fn a_draining_set_opens_nothing() {
     assert_eq!(poll(&mut machine, now), Step::Connect(balancer()));
     machine.drain();
     assert_eq!(machine.connected(now, &balancer(), &server("a"), telling(3)), Decision::Unwanted);
-    machine.failed(now, &balancer());
+    machine.failed(now, &balancer(), true);
     machine.leases_counted(now, Some(5));
     assert!(machine.is_draining());
     assert_eq!(poll(&mut machine, now + Duration::from_secs(3600)), Step::Wait);
@@ -644,7 +644,7 @@ proptest! {
                 }
                 Event::Failed if last.is_some() || earlier => {
                     earlier &= last.take().is_some();
-                    machine.failed(now, &balancer());
+                    machine.failed(now, &balancer(), true);
                 }
                 Event::Lost(name) | Event::Retires(name) => {
                     if let Some(id) = kept.remove(&name) {
@@ -685,7 +685,12 @@ proptest! {
             let foreign = holders == leases.holders.len() && machine.is_proven();
             let missing = kept.len() < machine.server_count() || lacks || holders > 0 && !foreign;
             let wanted = missing || forever && (leases.stale || leases.count != kept.len());
-            let longest = Duration::from_secs(if missing { 11 } else { 750 });
+            let longest = Duration::from_secs(match missing {
+                true if kept.len() < machine.wanted_count() => 11,
+                // Paced, see `addresses`.
+                true => 100,
+                false => 750,
+            });
             match poll(&mut machine, now) {
                 Step::Connect(_) => {
                     prop_assert!(wanted && last.is_none_or(|began| !earlier && now >= began + LATE_ANSWER));

@@ -330,7 +330,8 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             Err(error) => {
                 self.metrics.attempts.count(AttemptResult::Error);
                 self.metrics.connect_failures.count(error.stage);
-                let pause = self.machine.failed(now, &address);
+                let reached = !matches!(error.stage, ConnectStage::Lookup | ConnectStage::Dial);
+                let pause = self.machine.failed(now, &address, reached);
                 let (text, hint, dialed) = (error.to_string(), error.hint, address.dial.to_string());
                 tracing::error!(
                     err = %Peer(&text), address = %Peer(&dialed), hint, retry_in = %GoDuration::from(pause),

@@ -63,22 +63,20 @@ struct Figures {
     most_attempts: f64,
 }
 
+fn settings(lanes: usize) -> SyncSettings {
+    let (interval, cap) = (Duration::from_secs(1), Duration::from_secs(10));
+    SyncSettings { interval, cap, forever: false, count_source: CountSource::Default, lanes }
+}
+
 /// `agents` connect to `servers`, and lose all streams at `lost_at`; the figures count from then.
 fn simulate(seed: u64, policy: Balancer, agents: usize, servers: usize) -> Figures {
     let random = RefCell::new(StdRng::seed_from_u64(seed));
-    let settings = SyncSettings {
-        interval: Duration::from_secs(1),
-        cap: Duration::from_secs(10),
-        forever: false,
-        count_source: CountSource::Default,
-        lanes: 1,
-    };
-    let mut set: Vec<_> =
-        (0..agents).map(|_| Machine::new(settings.clone(), || random.borrow_mut().random::<f64>())).collect();
+    let jitter = || random.borrow_mut().random::<f64>();
+    let mut set: Vec<_> = (0..agents).map(|_| Machine::new(settings(1), jitter)).collect();
     let lost_at = Duration::from_secs(3_600);
     for agent in &mut set {
         agent.leases_counted(Duration::ZERO, Some(servers));
-        let ids: Vec<_> = (0..servers).map(|index| keep(agent, index)).collect();
+        let ids: Vec<_> = (0..servers).map(|index| keep(agent, index, telling(0))).collect();
         ids.into_iter().for_each(|id| agent.lost(lost_at, id));
     }
     let mut events: BinaryHeap<_> = (0..agents).map(|index| Reverse((lost_at, index, false))).collect();
@@ -121,10 +119,10 @@ fn name(index: usize) -> Arc<str> {
 }
 
 /// Opens a stream before the simulation begins.
-fn keep<J: FnMut() -> f64>(agent: &mut Machine<J>, index: usize) -> StreamId {
+fn keep<J: FnMut() -> f64>(agent: &mut Machine<J>, index: usize, info: ServerInfo) -> StreamId {
     let now = Duration::from_secs(2 * index as u64);
     assert_eq!(poll(agent, now), Step::Connect(balancer()));
-    match agent.connected(now, &balancer(), &name(index), telling(0)) {
+    match agent.connected(now, &balancer(), &name(index), info) {
         Decision::Keep(id) => id,
         other => panic!("{other:?}"),
     }
@@ -150,6 +148,66 @@ fn agents_return_to_every_server_soon() {
                 let limit = MAX_BURST_PER_SERVER as f64 + (run.all.as_secs_f64() + 2.0) / servers as f64;
                 assert!(run.attempts < 4.5 && run.most_attempts <= limit, "{run:?}");
             }
+        }
+    }
+}
+
+/// What a handshake takes of a server that has 2 % of a CPU, and how long an agent waits for it.
+const SLOW_HANDSHAKE: Duration = Duration::from_millis(55);
+const GIVEN_UP: Duration = Duration::from_secs(10);
+
+/// A server that lacks CPU loses all agents: how long until each has a stream, and until each has all its lanes. The server
+/// handles the attempts that are not given up in order.
+fn storm(seed: u64, agents: usize, lanes: usize) -> (Duration, Duration) {
+    let random = RefCell::new(StdRng::seed_from_u64(seed));
+    let info = ServerInfo { servers: 1, lanes: 4 };
+    let jitter = || random.borrow_mut().random::<f64>();
+    let mut set: Vec<_> = (0..agents).map(|_| Machine::new(settings(lanes), jitter)).collect();
+    let lost_at = Duration::from_secs(3_600);
+    for agent in &mut set {
+        let id = keep(agent, 0, info);
+        agent.lost(lost_at, id);
+    }
+    let mut events: BinaryHeap<_> = (0..agents).map(|index| Reverse((lost_at, index, None))).collect();
+    let (mut free, mut connected, mut lanes_left) = (lost_at, vec![], agents * lanes);
+    while let Some(Reverse((now, index, answered))) = events.pop() {
+        let agent = &mut set[index];
+        match answered {
+            Some(true) => match agent.connected(now, &balancer(), &name(0), info) {
+                Decision::Duplicate => {}
+                decision => {
+                    connected.extend(matches!(decision, Decision::Keep(_)).then_some(now - lost_at));
+                    lanes_left -= 1;
+                }
+            },
+            Some(false) => drop(agent.failed(now, &balancer(), true)),
+            None => {}
+        }
+        if lanes_left == 0 {
+            return (connected[agents - 1], now - lost_at);
+        }
+        match poll(agent, now) {
+            Step::Connect(_) => {
+                let end = free.max(now) + SLOW_HANDSHAKE;
+                let is_answered = end <= now + GIVEN_UP;
+                free = if is_answered { end } else { free };
+                events.push(Reverse((end.min(now + GIVEN_UP), index, Some(is_answered))));
+            }
+            Step::WaitUntil(due) => events.push(Reverse((due, index, None))),
+            Step::Wait | Step::Resolve => {}
+        }
+    }
+    panic!("{lanes_left} lanes are missing");
+}
+
+#[test]
+fn agents_without_a_stream_come_before_lanes() {
+    for agents in [50, 300, 1_000] {
+        for seed in 0..3 {
+            let (alone, _) = storm(seed, agents, 1);
+            let (all, lanes) = storm(seed, agents, 2);
+            println!("{agents} agents: {alone:.1?} with one lane; with two {all:.1?}, all lanes {lanes:.1?}");
+            assert!(all < alone.mul_f64(1.2), "{agents} agents: {all:?}, with one lane {alone:?}");
         }
     }
 }
