@@ -36,8 +36,8 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Limits for one connection and for the process, in bytes. `None`: 40 % of the cgroup's limit or, without one, a quarter of
-    /// the machine's memory and at most 2 GiB.
+    /// Limits for one connection and for the process, in bytes. `None`: 40 % of the container's limit or, without one, a quarter of
+    /// the machine's memory and at most 2 GiB, or less if a cgroup has less.
     pub fn new(per_connection: u64, in_all: Option<u64>) -> Self {
         let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let (hard_cap, standard) = (bytes(per_connection), Limits::default());
@@ -238,18 +238,22 @@ impl Drop for LinkAccount {
     }
 }
 
-/// The default limit, in bytes: 40 % of the cgroup's limit or, without one, a quarter of the machine's memory and at most
-/// [`MAX_DEFAULT_LIMIT`].
+/// The default limit, in bytes: 40 % of the container's limit or, without one, a quarter of the machine's memory and at most
+/// [`MAX_DEFAULT_LIMIT`]. It is at most 40 % of the limit of each group that the process is in.
 fn default_memory_limit() -> usize {
-    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_else(|_| "0::/\n1:memory:/".to_owned());
+    let root = Path::new("/sys/fs/cgroup");
     let machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| machine_memory(&text));
-    default_limit(cgroup_limit(Path::new("/sys/fs/cgroup"), &own), machine)
+    let bytes = default_limit(cgroup_limit(root, "0::/\n1:memory:/"), machine);
+    // Other groups than a container's may have other programs, too: they only lower the limit.
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let smallest = cgroup_limit(root, &groups).and_then(|limit| usize::try_from(limit / 10 * 4).ok());
+    smallest.map_or(bytes, |smallest| smallest.min(bytes))
 }
 
-/// The smallest memory limit of the groups in `own`, as in `/proc/self/cgroup`, and of those above them, in bytes. In a container
+/// The smallest memory limit of the groups in `groups`, as in `/proc/self/cgroup`, and of those above them, in bytes. In a container
 /// `root` is often its own group, and no path from the machine's root exists there: then the limit of `root` counts.
-fn cgroup_limit(root: &Path, own: &str) -> Option<u64> {
-    let limits = own.lines().flat_map(|line| {
+fn cgroup_limit(root: &Path, groups: &str) -> Option<u64> {
+    let limits = groups.lines().flat_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
         let (controllers, path) = (fields.next().unwrap_or_default(), fields.next().unwrap_or_default());
         let (folder, file) = match controllers {

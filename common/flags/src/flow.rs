@@ -19,7 +19,7 @@ crate::flags! {
             /// connection whose reader is too slow is reset. (Not a flag of the Go programs.)
             connection_memory_limit: u64 = "8Mi" => connection_memory_limit,
             /// Bytes that may wait for readers in the whole process, such as 256Mi. Near this limit the program resets
-            /// the largest stalled connections and refuses new dials. 0: 40% of the cgroup's limit; without one 25% of
+            /// the largest stalled connections and refuses new dials. 0: 40% of the container's limit; without one 25% of
             /// the machine's memory, but at most 2Gi. (Not a flag of the Go programs.)
             memory_limit: Option<u64> = "0" => memory_limit,
         }

@@ -1,4 +1,4 @@
-//! Outgoing gRPC messages: a small head inline and a shared body that is never copied.
+//! Outgoing gRPC messages: a small head inline and a shared body that is copied only if it waits for window.
 //!
 //! One gRPC message per packet: a byte for "not compressed", four bytes of length, the message
 //! (<https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>). Nothing is ever compressed.

@@ -31,8 +31,11 @@ use super::settings::SEND_BUFFER;
 use super::{Code, Incoming, Wire, WireError, status};
 use crate::joined::Joined;
 
-/// The capacity that the stream requests from h2 at a time, in bytes: as many as h2 may queue, plus the heads of four frames.
-const RESERVE: usize = SEND_BUFFER + 4 * OVERHEAD;
+/// The heads of four frames of 64 KiB, in bytes.
+const HEADS: usize = 4 * OVERHEAD;
+
+/// The capacity that the stream requests from h2 at a time, in bytes: as many as h2 may queue, plus the heads.
+const RESERVE: usize = SEND_BUFFER + HEADS;
 
 /// The stream returns window to the peer in steps of at least this many bytes, because each step takes the connection's lock.
 /// It is a small part of every window.
@@ -81,7 +84,7 @@ pub struct WireStream {
     backlog: Option<Arc<Backlog>>,
     /// The peer's initial window, in bytes.
     window: usize,
-    /// The peer's window at the last [`Wire::poll_ready`], in bytes.
+    /// The bytes that h2 would accept at the last [`Wire::poll_ready`], less those sent since.
     capacity: usize,
     /// Window of consumed bytes, to be returned to the peer.
     owed: usize,
@@ -241,7 +244,7 @@ impl Wire for WireStream {
                     Some(backlog) => ready!(backlog.poll_ready(cx)),
                     None => usize::MAX,
                 };
-                return Poll::Ready(Ok(capacity.saturating_sub(OVERHEAD).min(room).max(MIN_READY_BYTES)));
+                return Poll::Ready(Ok(capacity.saturating_sub(HEADS).min(room).max(MIN_READY_BYTES)));
             }
             // A stream that waits may be closed by its client, and never send again: it reserves little of the next window.
             send.reserve_capacity(MIN_READY_BYTES);
@@ -265,6 +268,7 @@ impl Wire for WireStream {
         if frame.remaining() > self.capacity {
             frame.copy_body();
         }
+        self.capacity = self.capacity.saturating_sub(frame.remaining());
         if let Side::Server(_, queued) = &self.side {
             frame = frame.counted(queued);
         }

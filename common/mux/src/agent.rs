@@ -148,7 +148,7 @@ impl Side for Agent {
     }
 
     fn reset<P: Payload>(link: &mut Link<Self, P>, _now: Time, key: ConnKey, cause: Cause) {
-        let said_all = link.table.get(key).is_some_and(|conn| conn.state.last_activity().is_some());
+        let said_all = link.table.get(key).is_some_and(|conn| conn.state.fin_sent());
         let text = match &cause {
             // The endpoint had sent all its bytes, so the frontend sees an orderly end, as without half-close.
             Cause::Local(_) if said_all => String::new(),

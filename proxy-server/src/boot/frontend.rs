@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
-use crate::args::{self, Config, FrontendConfig, FrontendFlags};
+use crate::args::{self, Config, FrontendConfig};
 use crate::auth::AllowedNames;
 use crate::frontend::{self, FrontendListener, Protocol, TlsPort, serve_frontend};
 use crate::limits::unauthenticated_within;
@@ -25,7 +25,8 @@ const BIND_AGAIN: Duration = Duration::from_secs(1);
 /// A frontend, bound or not yet bound.
 pub(super) struct Frontend {
     config: FrontendConfig,
-    flags: FrontendFlags,
+    delete_existing_file: bool,
+    keepalive_time: Duration,
     /// Its TLS if the frontend listens on a port.
     port: Option<TlsPort>,
     /// Whether clients can reach the socket.
@@ -64,7 +65,8 @@ impl Frontend {
             let (tls, handshakes) = (tls.filter(|_| is_port(&frontend)).cloned(), handshakes.clone());
             Frontend {
                 config: frontend.clone(),
-                flags: config.frontend.clone(),
+                delete_existing_file: config.frontend.delete_existing_uds_file,
+                keepalive_time: config.frontend.frontend_keepalive_time,
                 port: tls.map(|tls| TlsPort { tls, names, unauthenticated, handshakes }),
                 reach,
                 flag: match &frontend.listener {
@@ -101,7 +103,7 @@ impl Frontend {
     fn listener(&self) -> Result<FrontendListener> {
         let listener = match (&self.config.listener, &self.port) {
             (args::FrontendListener::Unix(path), _) => {
-                let socket = UnixSocket::bind(path, self.flags.delete_existing_uds_file)?;
+                let socket = UnixSocket::bind(path, self.delete_existing_file)?;
                 let socket = socket.reporting(self.reach.clone());
                 FrontendListener::Unix(socket.yielding(self.service.lifetimes.draining.clone()))
             }
@@ -134,8 +136,7 @@ impl Frontend {
             let Ok(frontend) = bound.await else { return };
             self = frontend;
         };
-        serve_frontend(self.config.protocol, listener, self.service, self.flags.frontend_keepalive_time)
-            .await;
+        serve_frontend(self.config.protocol, listener, self.service, self.keepalive_time).await;
     }
 
     /// Logs that the listener is not bound.

@@ -174,7 +174,12 @@ impl State {
         }
     }
 
-    /// When the peer was last active, since our FIN has told it that the local end has sent everything.
+    /// Whether our FIN has told the peer that the local end has sent everything.
+    pub(crate) fn fin_sent(&self) -> bool {
+        self.last_activity().is_some()
+    }
+
+    /// When the peer was last active, since our FIN.
     pub(crate) fn last_activity(&self) -> Option<Time> {
         match &self.inner {
             Inner::Open { local: Local::FinSent { last_activity, .. }, .. } => Some(*last_activity),
