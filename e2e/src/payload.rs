@@ -81,10 +81,11 @@ impl Payload {
     /// Fails unless the digest is that of this payload.
     ///
     /// # Errors
-    /// [`Corrupt`], unless bytes are missing.
+    /// [`Corrupt`], unless only the last bytes are missing.
     pub fn check(self, got: &Digest) -> Result<()> {
-        ensure!(got.length >= self.length, "{} bytes arrived instead of {}", got.length, self.length);
-        ensure!(*got == self.digest(), Corrupt(got.length));
+        let sent = Self { length: got.length, ..self };
+        ensure!(got.length <= self.length && *got == sent.digest(), Corrupt(got.length));
+        ensure!(got.length == self.length, "{} bytes arrived instead of {}", got.length, self.length);
         Ok(())
     }
 }
@@ -187,7 +188,9 @@ mod tests {
         payload.send(&mut wire).await.unwrap();
         assert_eq!(wire.len(), 3_000_000);
         payload.receive_all(&mut wire.as_slice()).await.unwrap();
-        assert!(unless_lost(payload.receive_all(&mut &wire[1..]).await).unwrap().is_none());
+        let (some, behind_a_gap) = (&wire[..2_999_999], &wire[1..]);
+        assert!(unless_lost(payload.receive_all(&mut &*some).await).unwrap().is_none());
+        assert!(unless_lost(payload.receive_all(&mut &*behind_a_gap).await).is_err());
         assert!(unless_lost(Payload::new(8, 3_000_000).receive_all(&mut wire.as_slice()).await).is_err());
         wire.swap(10, 2_000_000);
         assert!(unless_lost(payload.receive_all(&mut wire.as_slice()).await.context("an echo")).is_err());

@@ -226,6 +226,7 @@ async fn agents_that_come_and_go_corrupt_nothing() -> Result<()> {
             anyhow::Ok(())
         });
         pair.agent().wait_transfers().await?;
+        ensure!(!traffic.is_finished(), "a loss before the kill");
         pair.agent_mut().process.kill()?;
         within("the end of the traffic", traffic).await???;
         pair.agent_mut().process.restart()?;

@@ -276,7 +276,8 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
     }
 
     fn publish(&self) {
-        let (known, open) = (self.machine.server_count(), self.machine.open_count());
+        let (open, wanted) = (self.machine.open_count(), self.machine.wanted_count());
+        let known = if wanted > open { wanted } else { self.machine.server_count() };
         self.metrics.known_servers.set(i64::try_from(known).unwrap_or(i64::MAX));
         self.servers.send_if_modified(|servers| {
             let before = (servers.known, servers.open);

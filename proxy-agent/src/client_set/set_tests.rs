@@ -389,6 +389,9 @@ async fn leases_are_believed() {
     rig.until(3, 3).await;
     rig.leases.send(Some(Leased { count: 2, ..Leased::default() })).unwrap();
     rig.until(2, 3).await;
+    let holders = ["s0", "unreachable"].map(Arc::from).into();
+    rig.leases.send(Some(Leased { count: 2, holders, ..Leased::default() })).unwrap();
+    rig.until(4, 3).await;
     drop(rig.leases);
     rig.stop.cancel();
     assert_eq!(rig.run.await.unwrap(), RunEnd::Stopped);
