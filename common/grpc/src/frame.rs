@@ -1,4 +1,4 @@
-//! Outgoing gRPC messages: a small head inline and a shared body that is copied only if it waits for window.
+//! Outgoing gRPC messages: a small head inline and a shared body that is never copied.
 //!
 //! One gRPC message per packet: a byte for "not compressed", four bytes of length, the message
 //! (<https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>). Nothing is ever compressed.
@@ -92,11 +92,6 @@ impl OutFrame {
         let length = usize::from(frame.end) - PREFIX + frame.body.len();
         frame.head[1..PREFIX].copy_from_slice(&(length as u32).to_be_bytes());
         frame
-    }
-
-    /// For a frame that waits for window, or for a rest of it: a slice would keep the whole memory in which it arrived.
-    pub(super) fn copy_body(&mut self) {
-        self.body = Bytes::copy_from_slice(&self.body);
     }
 
     /// Counts in `queued` until it was sent.

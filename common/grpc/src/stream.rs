@@ -31,11 +31,8 @@ use super::settings::SEND_BUFFER;
 use super::{Code, Incoming, Wire, WireError, status};
 use crate::joined::Joined;
 
-/// The heads of four frames of 64 KiB, in bytes.
-const HEADS: usize = 4 * OVERHEAD;
-
-/// The capacity that the stream requests from h2 at a time, in bytes: as many as h2 may queue, plus the heads.
-const RESERVE: usize = SEND_BUFFER + HEADS;
+/// The capacity that the stream requests from h2 at a time, in bytes: as many as h2 may queue, plus the heads of four frames.
+const RESERVE: usize = SEND_BUFFER + 4 * OVERHEAD;
 
 /// The stream returns window to the peer in steps of at least this many bytes, because each step takes the connection's lock.
 /// It is a small part of every window.
@@ -84,8 +81,6 @@ pub struct WireStream {
     backlog: Option<Arc<Backlog>>,
     /// The peer's initial window, in bytes.
     window: usize,
-    /// The bytes that h2 would accept at the last [`Wire::poll_ready`], less those sent since.
-    capacity: usize,
     /// Window of consumed bytes, to be returned to the peer.
     owed: usize,
     /// Window of packets read ahead, withheld from the peer; `None` unless [`Wire::hold_back`] is on.
@@ -118,7 +113,6 @@ impl WireStream {
             keepalive,
             backlog,
             window: window as usize,
-            capacity: 0,
             owed: 0,
             held: None,
             finished: false,
@@ -239,12 +233,11 @@ impl Wire for WireStream {
             if capacity > 0 {
                 // Unused reserved window would be missing for the connection's other streams.
                 send.reserve_capacity(0);
-                self.capacity = capacity;
                 let room = match &self.backlog {
                     Some(backlog) => ready!(backlog.poll_ready(cx)),
                     None => usize::MAX,
                 };
-                return Poll::Ready(Ok(capacity.saturating_sub(HEADS).min(room).max(MIN_READY_BYTES)));
+                return Poll::Ready(Ok(capacity.saturating_sub(OVERHEAD).min(room).max(MIN_READY_BYTES)));
             }
             // A stream that waits may be closed by its client, and never send again: it reserves little of the next window.
             send.reserve_capacity(MIN_READY_BYTES);
@@ -265,10 +258,6 @@ impl Wire for WireStream {
             return Ok(());
         }
         let mut frame = OutFrame::new(packet);
-        if frame.remaining() > self.capacity {
-            frame.copy_body();
-        }
-        self.capacity = self.capacity.saturating_sub(frame.remaining());
         if let Side::Server(_, queued) = &self.side {
             frame = frame.counted(queued);
         }

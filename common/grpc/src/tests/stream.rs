@@ -83,26 +83,6 @@ async fn a_peer_that_does_not_read_stops_the_sender_at_its_window() {
     assert!(down.abs_diff(up) <= 8 << 10, "both ways alike: {down} and {up}");
 }
 
-#[tokio::test(start_paused = true)]
-async fn bytes_beyond_the_window_keep_no_memory_but_their_own() {
-    let mut pair = pair().await;
-    let mut sent = 0;
-    while let Ok(room) = timeout(Duration::from_secs(5), poll_fn(|cx| pair.server.poll_ready(cx))).await {
-        let (mut room, mut arrived) = (room.unwrap(), Vec::new());
-        while room >= 4 << 10 {
-            let bytes = Bytes::from(vec![1; 64 << 10]);
-            let payload = bytes.slice(..room.min(bytes.len()));
-            room -= payload.len();
-            pair.server.send(Packet::Data { id: ConnectId(1), payload }).unwrap();
-            arrived.push(bytes);
-        }
-        tokio::time::sleep(Duration::from_millis(1)).await;
-        assert!(arrived.iter().all(Bytes::is_unique));
-        sent += arrived.len();
-    }
-    assert!(sent >= 4, "{sent}");
-}
-
 /// Reads all packets while the peer sends as much as it may. Returns the payload's bytes.
 async fn read_on(from: &mut WireStream, to: &mut WireStream) -> usize {
     let mut read = 0;
