@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use e2e::adversarial::AdversarialAgent;
 use e2e::adversarial::AgentMeta;
 use e2e::endpoints::Endpoint;
