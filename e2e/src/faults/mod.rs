@@ -24,7 +24,6 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use parking_lot::Mutex;
-use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::time::Instant;
 
 pub use self::report::{Column, markdown};
@@ -121,32 +120,10 @@ impl Context {
 
 /// Runs a round on a new runtime.
 fn alone<F: Future<Output = Result<Times>>>(round: impl FnOnce() -> F) -> Result<Times> {
-    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let done = runtime.block_on(unless_signaled(round()));
     runtime.shutdown_background();
     done
-}
-
-/// A thread for the many clients of a fault. On the round's own threads they would delay the clients whose times are measured.
-struct Elsewhere(Option<Runtime>);
-
-impl Elsewhere {
-    fn start() -> Result<Self> {
-        Ok(Self(Some(Builder::new_multi_thread().worker_threads(1).enable_all().build()?)))
-    }
-
-    fn handle(&self) -> &Handle {
-        self.0.as_ref().expect("it runs until it is dropped").handle()
-    }
-}
-
-impl Drop for Elsewhere {
-    /// Without waiting, which a runtime refuses inside another one.
-    fn drop(&mut self) {
-        if let Some(runtime) = self.0.take() {
-            runtime.shutdown_background();
-        }
-    }
 }
 
 /// Runs a round on the near side of a new network with this number of far sides.

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use super::load::{Load, dialed, ensure_calm};
-use super::{Base, Context, Elsewhere, Times, alone, networked, within};
+use super::{Base, Context, Times, alone, networked, within};
 use crate::endpoints::{Endpoint, FullQueue};
 use crate::exchange::works;
 use crate::frontend::{Conn, Frontend, SharedConnection};
@@ -136,15 +136,14 @@ pub(super) fn syns_dropped(context: &Context) -> Result<Times> {
         let base = Base::of(&pair)?;
         let others = Load::start(pair.frontend(), &echo.target(), 2);
         let before = others.next(100).await?;
-        let (mut waiting, elsewhere) = (JoinSet::new(), Elsewhere::start()?);
+        let mut waiting = JoinSet::new();
         for _ in 0..DIALS {
             let (frontend, target) = (pair.frontend().clone(), silent.target());
-            let dial = async move {
+            waiting.spawn(async move {
                 let began = Instant::now();
                 let error = frontend.dial_error(&target).await?;
                 anyhow::Ok((began.elapsed(), error.status()))
-            };
-            waiting.spawn_on(dial, elsewhere.handle());
+            });
         }
         let beside = others.next(200).await?;
         let mut noticed = Duration::ZERO;
