@@ -7,7 +7,12 @@
 {{- define "konnectivity-agent.fullname" -}}
 {{- $name := default .Chart.Name .Values.nameOverride -}}
 {{- $long := printf "%s-%s" .Release.Name $name -}}
-{{- $full := ternary .Release.Name (ternary $long (printf "%s-agent" .Release.Name) (le (len $long) 63)) (contains $name .Release.Name) -}}
+{{- $full := $long -}}
+{{- if contains $name .Release.Name -}}
+{{- $full = .Release.Name -}}
+{{- else if gt (len $long) 63 -}}
+{{- $full = printf "%s-agent" .Release.Name -}}
+{{- end -}}
 {{- default $full .Values.fullnameOverride | trunc 63 | trimSuffix "-" -}}
 {{- end -}}
 

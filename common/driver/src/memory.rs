@@ -136,7 +136,12 @@ impl MemoryLimiter {
     }
 
     fn is_near(&self) -> bool {
-        self.0.total.load(Ordering::Relaxed) > self.0.limit / 10 * 9
+        self.0.total.load(Ordering::Relaxed) > self.near()
+    }
+
+    /// 90 % of the limit.
+    fn near(&self) -> usize {
+        self.0.limit / 10 * 9
     }
 
     pub(crate) fn join(&self) -> LinkAccount {
@@ -147,13 +152,12 @@ impl MemoryLimiter {
 
     fn shed_request(&self) -> Option<ShedRequest> {
         let (total, limit) = (self.0.total.load(Ordering::Relaxed), self.0.limit);
-        let near = limit / 10 * 9;
         if total > limit {
             // Down to 90 %, so that the next packet does not exceed the limit again.
-            return Some(ShedRequest { bytes: total - near, urgent: total / 5 > limit / 4 });
+            return Some(ShedRequest { bytes: total - self.near(), urgent: total / 5 > limit / 4 });
         }
         // Other threads change the sum meanwhile: both comparisons and the difference use the same one.
-        let wanted = self.0.wanted.load(Ordering::Relaxed) && total > near;
+        let wanted = self.0.wanted.load(Ordering::Relaxed) && total > self.near();
         wanted.then(|| ShedRequest { bytes: total - limit / 10 * 8, urgent: false })
     }
 

@@ -156,8 +156,18 @@ impl<J: FnMut() -> f64> Machine<J> {
 
     /// The number of servers to connect to. It is larger than the known number if a server with a lease is not connected and
     /// a connected one has none, for example because its kube-apiserver is down.
-    pub fn wanted_count(&self) -> usize {
+    pub(super) fn wanted_count(&self) -> usize {
         self.server_count().max(self.streams.len() + self.unconnected_holders())
+    }
+
+    /// Whether every server to connect to has a stream.
+    fn is_complete(&self) -> bool {
+        self.streams.len() >= self.wanted_count()
+    }
+
+    /// The number of servers to show: while some are missing, with the holders among them.
+    pub fn shown_count(&self) -> usize {
+        if self.is_complete() { self.server_count() } else { self.wanted_count() }
     }
 
     /// The number of leases' holders without a stream. A holder is the id that its server announces, as in Go. None counts while
@@ -192,8 +202,7 @@ impl<J: FnMut() -> f64> Machine<J> {
     /// Whether the last attempt was the first of many in a row that reached no missing server. True once until a server is new
     /// or lost, or the count changes.
     pub fn is_stuck(&self) -> bool {
-        let missing = self.streams.len() < self.wanted_count();
-        missing
+        !self.is_complete()
             && self.backoff.duplicates()
                 == TOLERATED_DUPLICATES_PER_SERVER.saturating_mul(self.believed()) + 1
     }
@@ -392,7 +401,7 @@ impl<J: FnMut() -> f64> Machine<J> {
             }
             return;
         }
-        let complete = self.streams.len() >= self.wanted_count();
+        let complete = self.is_complete();
         let Some(EndedStream { server, last, soon }) = self.streams.end_kept(now, id) else { return };
         match soon {
             true => self.lane_tries = self.lane_tries.saturating_sub(1),
@@ -434,7 +443,7 @@ impl<J: FnMut() -> f64> Machine<J> {
 
     fn demand(&self) -> Demand {
         let open = self.streams.len();
-        if open < self.wanted_count() || self.streams.lack_answers() {
+        if !self.is_complete() || self.streams.lack_answers() {
             return Demand::Missing;
         }
         if self.streams.lack_successor() {
@@ -466,7 +475,7 @@ impl<J: FnMut() -> f64> Machine<J> {
             unannounced_search: unannounced.filter(|_| demand != Demand::None),
             search: Some(self.search).filter(|_| !matches!(demand, Demand::None | Demand::UnannouncedServer)),
             servers: self.wanted_count(),
-            complete: self.streams.len() >= self.wanted_count(),
+            complete: self.is_complete(),
         };
         let lanes = self.lane_tries > 0;
         let is_open = |server: &Arc<str>| self.streams.contains(server);

@@ -276,8 +276,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
     }
 
     fn publish(&self) {
-        let (open, wanted) = (self.machine.open_count(), self.machine.wanted_count());
-        let known = if wanted > open { wanted } else { self.machine.server_count() };
+        let (known, open) = (self.machine.shown_count(), self.machine.open_count());
         self.metrics.known_servers.set(i64::try_from(known).unwrap_or(i64::MAX));
         self.servers.send_if_modified(|servers| {
             let before = (servers.known, servers.open);
@@ -350,7 +349,7 @@ impl<C: Connector, L: LinkRunner<C::Stream>> ClientSet<C, L> {
             self.metrics.attempts.count(AttemptResult::Duplicate);
             tracing::debug!(target: "v4", serverID = %Peer(&server_id), "duplicate server connection attempt");
             if self.machine.is_stuck() {
-                let (open, known) = (self.machine.open_count(), self.machine.wanted_count());
+                let (open, known) = (self.machine.open_count(), self.machine.shown_count());
                 tracing::warn!(serverID = %Peer(&server_id), open, known, "{STUCK}");
                 self.failed(&format!("{open} of {known} servers: {STUCK}"));
             }

@@ -152,8 +152,9 @@ fn agents_return_to_every_server_soon() {
     }
 }
 
-/// What a handshake takes of a server that has 2 % of a CPU, and how long an agent waits for it.
+/// The time of a handshake on a server that has 2 % of a CPU.
 const SLOW_HANDSHAKE: Duration = Duration::from_millis(55);
+/// An agent gives up an attempt after this time.
 const GIVEN_UP: Duration = Duration::from_secs(10);
 
 /// A server that lacks CPU loses all agents: how long until each has a stream, and until each has all its lanes. The server

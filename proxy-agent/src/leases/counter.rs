@@ -237,10 +237,9 @@ impl LeaseCounter {
 
     fn publish(&mut self) {
         let leased = Leased { stale: self.unreachable, ..self.cache.leased(self.believed) };
-        let before = self.count.borrow().clone();
-        let was_empty = before.as_ref().is_some_and(|before| before.count == 0);
+        let was_empty = self.count.borrow().as_ref().is_some_and(|before| before.count == 0);
         let is_empty = leased.count == 0;
-        if before.as_ref() != Some(&leased) {
+        if self.count.borrow().as_ref() != Some(&leased) {
             self.count.send_replace(Some(leased));
         }
         if is_empty && !was_empty {

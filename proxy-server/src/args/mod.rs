@@ -22,8 +22,7 @@ use net::tls::{Accepted, TlsVersion};
 use uuid::Uuid;
 
 pub use config::{Config, FrontendConfig, FrontendListener, TlsFiles, TokenAuth};
-pub(crate) use table::FrontendFlags;
-use table::{AccessFlags, AgentFlags, KubeFlags, PortFlags, ReplicaFlags};
+use table::{AccessFlags, AgentFlags, FrontendFlags, KubeFlags, PortFlags, ReplicaFlags};
 
 use crate::agent_stream::IdentityBinding;
 use crate::backends::Strategy;

@@ -75,7 +75,7 @@ pub struct Validities {
     pub authorities: Option<Validity>,
 }
 
-/// The settings of a client's or server's TLS. A trait, so that a test can use a fake.
+/// The settings of a client's or server's TLS.
 pub trait Options: Clone + Send + Sync + 'static {
     /// The configuration of handshakes.
     type Config: Send + Sync + 'static;

@@ -135,12 +135,13 @@ impl Writer {
     }
 
     fn reaches_stderr(&self, severity: Severity) -> bool {
-        match &self.options {
-            options if options.logtostderr => {
-                options.legacy_stderr_threshold_behavior || severity >= options.stderrthreshold
-            }
-            options if options.alsologtostderr => severity >= options.alsologtostderrthreshold,
-            options => severity >= options.stderrthreshold,
+        let options = &self.options;
+        if options.logtostderr {
+            options.legacy_stderr_threshold_behavior || severity >= options.stderrthreshold
+        } else if options.alsologtostderr {
+            severity >= options.alsologtostderrthreshold
+        } else {
+            severity >= options.stderrthreshold
         }
     }
 
